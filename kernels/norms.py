@@ -18,9 +18,9 @@ Bytes in 16 bits: 12*rows*D and 10*rows*D, together 4 MB at 64 rows of 2816; of 
 from L2. One operation at a time it is 190*rows*D, in some 40 launches, which cost most when rows are few.
 
 The router is apart from the norms: a program with one row would read all of its matrix [E, D], 2*E*D bytes, 0.7 MB. A
-block of up to 64 rows reads it once, cut in E and in D so that many processors read a piece each. `_choose`
-adds the products of the pieces, 8*rows*E*D/256 bytes written and read, takes the best, and appends the row to the lists
-of its experts, whose order is that in which the programs come. FLOP: 2*rows*E*D.
+block of 16 rows reads it once from L2, cut in E and in D so that many processors read a piece each. The last program of
+a block adds the products of the pieces, 8*rows*E*D/256 bytes written and read, 90 KB a block, takes the best, and
+appends the rows to the lists of their experts, whose order is that in which the programs come. FLOP: 2*rows*E*D.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm
 
 from caesura.kernels.experts import Lists, empty_lists, weighted
-from caesura.kernels.jit import cdiv, fused, jit, power, tl
+from caesura.kernels.jit import cdiv, counters, fused, is_last, jit, power, tl
 from caesura.kernels.matmul import added
 
 Views = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -221,18 +221,12 @@ def _add_experts(
     tl.store(next_x + start + d, (x * inverse(x, eps, WIDTH) * following).to(dtype), mask=inside)
 
 
-@jit(do_not_specialize=["rows"])
+@jit
 def _score(
-    x, router, sums, counts, rows, WIDTH: tl.constexpr, EXPERTS: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr,
+    x, router, sums, row, rows, WIDTH: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
-    """A piece of the product along D, float32. Experts are the dot's first operand, which must be wide on sm_90. Their
-    lists are empty from here on."""
-    row = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
-    e = tl.program_id(1) * BLOCK_E + tl.arange(0, BLOCK_E)
-    piece = tl.program_id(2)
-    if piece + tl.program_id(0) == 0:
-        tl.store(counts + e, tl.zeros([BLOCK_E], tl.int32), mask=e < EXPERTS)
+    """A piece of the product along D, float32. Experts are the dot's first operand, which must be wide on sm_90."""
+    e, piece = tl.program_id(1) * BLOCK_E + tl.arange(0, BLOCK_E), tl.program_id(2)
     d = piece * BLOCK_D + tl.arange(0, BLOCK_D)
     mask = (e < EXPERTS)[:, None] & (d < WIDTH)[None, :]
     matrix = tl.load(router + e[:, None] * WIDTH + d[None, :], mask=mask, other=0.0)
@@ -243,35 +237,58 @@ def _score(
     tl.store(sums + (piece * rows + row[None, :]) * EXPERTS + e[:, None], product, mask=mask)
 
 
-@jit(do_not_specialize=["rows"])
+@jit
 def _choose(
-    sums, expert_scale, weights, chosen, counts, members, rows,
-    PIECES: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
+    sums, expert_scale, weights, chosen, counts, members, row, rows, PIECES: tl.constexpr, EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Choose the experts of one row. The logits are rounded like the reference's, so that the same ones tie."""
+    """Choose the experts of some rows. The logits are rounded like the reference's, so that the same ones tie."""
     dtype: tl.constexpr = expert_scale.dtype.element_ty
-    row = tl.program_id(0).to(tl.int64)
-    piece, e, k = tl.arange(0, BLOCK_P), tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_K)
-    mask = (piece < PIECES)[:, None] & (e < EXPERTS)[None, :]
-    logits = tl.sum(tl.load(sums + (piece[:, None] * rows + row) * EXPERTS + e[None, :], mask=mask, other=0.0), 0)
+    e, k, there = tl.arange(0, BLOCK_E)[None, :], tl.arange(0, BLOCK_K)[None, :], (row < rows)[:, None]
+    logits = tl.zeros([BLOCK_R, BLOCK_E], tl.float32)
+    for piece in tl.static_range(PIECES):
+        place = sums + (piece * rows + row[:, None]) * EXPERTS + e
+        logits += tl.load(place, mask=there & (e < EXPERTS), other=0.0, cache_modifier=".cg")
     logits = tl.where(e < EXPERTS, rounded(logits, dtype), float("-inf"))
-    p = tl.exp(logits - tl.max(logits, 0))
-    p = tl.where(e < EXPERTS, p / tl.sum(p, 0), -1.0)  # an expert of probability 0 precedes padding
-    best = tl.zeros([BLOCK_K], tl.float32)
-    numbers = tl.zeros([BLOCK_K], tl.int32)
+    p = tl.exp(logits - tl.max(logits, 1)[:, None])
+    p = tl.where(e < EXPERTS, p / tl.sum(p, 1)[:, None], -1.0)  # an expert of probability 0 precedes padding
+    best = tl.zeros([BLOCK_R, BLOCK_K], tl.float32)
+    numbers = tl.zeros([BLOCK_R, BLOCK_K], tl.int32)
     for slot in range(TOP_K):
-        number = tl.argmax(p, 0)  # the lowest of equals
-        best = tl.where(k == slot, tl.max(p, 0), best)
-        numbers = tl.where(k == slot, number, numbers)
-        p = tl.where(e == number, -1.0, p)
-    scale = tl.load(expert_scale + numbers, mask=k < TOP_K, other=0.0).to(tl.float32)
-    tl.store(weights + row * TOP_K + k, best / tl.sum(best, 0) * scale, mask=k < TOP_K)
-    tl.store(chosen + row * TOP_K + k, numbers.to(tl.int64), mask=k < TOP_K)
-    listed = (k < TOP_K) & (numbers < EXPERTS)  # a row of NaN may choose one that is not there
-    place = tl.atomic_add(counts + numbers, 1, mask=listed)
-    pair = (row * TOP_K + k).to(tl.int32)
-    tl.store(members + numbers.to(tl.int64) * rows * TOP_K + place, pair, mask=listed)
+        most, number = tl.max(p, 1, return_indices=True)  # the lowest of equals
+        best = tl.where(k == slot, most[:, None], best)
+        numbers = tl.where(k == slot, number[:, None], numbers)
+        p = tl.where(e == number[:, None], -1.0, p)
+    there = there & (k < TOP_K)
+    scale = tl.load(expert_scale + numbers, mask=there, other=0.0).to(tl.float32)
+    pair = row[:, None] * TOP_K + k
+    tl.store(weights + pair, best / tl.sum(best, 1)[:, None] * scale, mask=there)
+    tl.store(chosen + pair, numbers.to(tl.int64), mask=there)
+    listed = there & (numbers < EXPERTS)  # a row of NaN may choose one that is not there
+    place = tl.atomic_add(counts + numbers, 1, mask=listed, sem="relaxed")
+    tl.store(members + numbers.to(tl.int64) * rows * TOP_K + place, pair.to(tl.int32), mask=listed)
+
+
+@jit(do_not_specialize=["rows"])
+def _route(
+    x, router, expert_scale, sums, weights, chosen, counts, members, counting, rows,
+    WIDTH: tl.constexpr, PIECES: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr, ALL_E: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """`counting` has the lengths of the lists so far, then how many blocks of rows have chosen, then how many programs
+    of each block have multiplied."""
+    block, blocks, listed, done = tl.program_id(0), tl.num_programs(0), counting, counting + EXPERTS
+    row = block.to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    _score(x, router, sums, row, rows, WIDTH, EXPERTS, BLOCK_E, BLOCK_D)
+    if is_last(done + 1 + block, tl.num_programs(1) * tl.num_programs(2)):
+        _choose(
+            sums, expert_scale, weights, chosen, listed, members, row, rows,
+            PIECES, EXPERTS, TOP_K, BLOCK_R, ALL_E, BLOCK_K,
+        )  # fmt: skip
+        if is_last(done, blocks):
+            e = tl.arange(0, ALL_E)
+            tl.store(counts + e, tl.load(listed + e, mask=e < EXPERTS, cache_modifier=".cg"), mask=e < EXPERTS)
+            tl.store(listed + e, tl.zeros([ALL_E], tl.int32), mask=e < EXPERTS)
 
 
 # Their launchers
@@ -321,27 +338,25 @@ def launch_add_attention(
 
 
 def launch_route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> RoutedRows:
-    """Shared memory: 512 bytes of 64 rows of x and of 64 experts, 64 KB; without a loop there is no second stage.
-    Float32 uses no tensor cores, which would round, but small blocks in registers."""
+    """Blocks have 16 rows however many there are, so that a row is routed alike in any company, and one that has
+    multiplied does not choose for many. Shared memory: 512 bytes of 16 rows of x and of 64 experts, 40 KB; without a
+    loop there is no second stage. Float32 uses no tensor cores, which would round, but small blocks in registers."""
     (rows, width), count = x.shape, len(router)
     assert router.shape == (count, width)
     assert x.dtype == router.dtype == expert_scale.dtype
     assert x.is_contiguous()
     assert router.is_contiguous()
     deep = min(512 // x.itemsize, max(16, power(width)))
-    pieces = cdiv(width, deep)
-    block_r, block_e = (min(64 if x.itemsize == 2 else 16, max(16, power(size))) for size in (rows, count))
+    pieces, block_e = cdiv(width, deep), min(64 if x.itemsize == 2 else 16, max(16, power(count)))
     sums, lists = torch.empty(pieces, rows, count, device=x.device), empty_lists(count, rows * top_k, x.device)
-    _score[cdiv(rows, block_r), cdiv(count, block_e), pieces](
-        x, router, sums, lists.counts, rows,
-        WIDTH=width, EXPERTS=count, BLOCK_R=block_r, BLOCK_E=block_e, BLOCK_D=deep, num_warps=4,
-    )  # fmt: skip
     weights = torch.empty(rows, top_k, device=x.device)
     chosen = torch.empty(rows, top_k, dtype=torch.int64, device=x.device)
-    _choose[rows,](
-        sums, expert_scale, weights, chosen, *lists, rows,
-        PIECES=pieces, EXPERTS=count, TOP_K=top_k,
-        BLOCK_P=power(pieces), BLOCK_E=power(count), BLOCK_K=power(top_k), num_warps=1,
+    blocks, counting = cdiv(rows, 16), counters(x.device)
+    assert count + 1 + blocks <= len(counting)
+    _route[blocks, cdiv(count, block_e), pieces](
+        x, router, expert_scale, sums, weights, chosen, *lists, counting, rows,
+        WIDTH=width, PIECES=pieces, EXPERTS=count, TOP_K=top_k,
+        BLOCK_R=16, BLOCK_E=block_e, BLOCK_D=deep, ALL_E=power(count), BLOCK_K=power(top_k), num_warps=4,
     )  # fmt: skip
     return RoutedRows(weights, chosen, lists)
 

@@ -7,6 +7,7 @@ from torch.nn.functional import linear
 
 pytest.importorskip("triton")
 
+from caesura.kernels.jit import counters
 from caesura.kernels.norms import (
     add_attention,
     add_experts,
@@ -24,6 +25,7 @@ from caesura.kernels.norms import (
 )
 
 from ..support.checkpoints.few import few
+from ..support.programs import run_backwards
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, Triton interprets
 
@@ -198,10 +200,25 @@ def test_experts_without_any_probability_are_experts(sign: int) -> None:
 def test_a_row_is_routed_as_if_it_were_alone() -> None:
     x, matrix, scale = router_of(5, 123, 7, torch.float32)
     alone = launch_route(x[3:4], matrix, scale, 2)
-    x[:3] = x[4] = torch.nan
+    x = torch.cat((x, x.repeat(20, 1)))
+    x[:3] = x[4:] = torch.nan
     weights, chosen, _ = launch_route(x, matrix, scale, 2)
     assert torch.equal(weights[3:4], alone[0])
     assert torch.equal(chosen[3:4], alone[1])
+
+
+def test_rows_are_routed_alike_whichever_program_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a launch finds what the one before has left."""
+    given = router_of(37, 300, 40, torch.float32)
+    weights, chosen, lists = launch_route(*given, 3)
+    run_backwards(monkeypatch)
+    again = launch_route(*given, 3)
+    assert torch.equal(again.weights, weights)
+    assert torch.equal(again.chosen, chosen)
+    assert lists is not None
+    assert again.lists is not None
+    assert torch.equal(again.lists.counts, lists.counts)
+    assert not counters(weights.device).any()
 
 
 @pytest.mark.gpu
@@ -216,4 +233,9 @@ def test_on_a_gpu_at_the_real_shapes(rows: int) -> None:
     check(add_attention(*first), reference_add_attention(*first), 2e-2, 2e-2)
     last = x, attention, moe, norms, torch.tensor([0.07, 0.9]).to(DEVICE, dtype), mode, EPS
     check(add_experts(*last), reference_add_experts(*last), 2e-2, 2e-2)
-    check_route(*router_of(rows, width, 128, dtype), 8, route, 6e-2)
+    given = router_of(rows, width, 128, dtype)
+    check_route(*given, 8, route, 6e-2)
+    weights, chosen, _ = route(*given, 8)
+    for again in (route(*given, 8), route(given[0][-1:], *given[1:], 8)):  # once more, and one row alone
+        assert torch.equal(again.weights, weights[-len(again.weights) :])
+        assert torch.equal(again.chosen, chosen[-len(again.chosen) :])
