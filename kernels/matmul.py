@@ -74,6 +74,13 @@ def blocks(rows: int, width: int, columns: int) -> dict[str, int]:
     }
 
 
+def splitting(tiles: int, depth: int, how: dict[str, int], device: torch.device) -> tuple[int, int]:
+    """How many of `depth` blocks of K a program takes, and how many programs share a tile."""
+    programs = capacity(device)[0] * (2 if how["BLOCK_R"] < 128 else 1)
+    steps = cdiv(depth, max(1, programs // tiles))
+    return steps, cdiv(depth, steps)  # no split without a step
+
+
 def parts(x: Tensor, weight: Linear) -> Tensor:
     """x [..., K] -> the product in splits that add up to it, [splits, rows, N]: float32, or x's dtype if it is one."""
     (width, columns), x = weight.shape, x.contiguous()
@@ -84,9 +91,7 @@ def parts(x: Tensor, weight: Linear) -> Tensor:
     assert all(tensor.is_contiguous() for tensor in weight.tensors)
     how = blocks(rows, width, columns)
     grid, depth = (cdiv(rows, how["BLOCK_R"]), cdiv(width, how["BLOCK_N"])), cdiv(columns, how["BLOCK_K"])
-    programs = capacity(x.device)[0] * (2 if how["BLOCK_R"] < 128 else 1)
-    steps = cdiv(depth, max(1, programs // (grid[0] * grid[1])))
-    splits = cdiv(depth, steps)  # no split without a step
+    steps, splits = splitting(grid[0] * grid[1], depth, how, x.device)
     dtype = x.dtype if splits == 1 else torch.float32
     out = torch.empty(splits, rows, width, dtype=dtype, device=x.device)
     _multiply[*grid, splits](x, *weight.operands, out, rows, steps, N=width, K=columns, **how)

@@ -70,6 +70,7 @@ def main(capability: int) -> None:
     driver.set_active(Absent(capability))
     compiling(shared)
     attention.capacity = head.capacity = matmul.capacity = lambda _: (132, capability in (90, 100))
+    matmul.fits = lambda _: True
     torch.empty = torch.zeros  # what is gathered by numbers that nobody wrote must lie inside
     embed = torch.zeros(4096, HIDDEN, dtype=torch.bfloat16)
     for rows in ROWS:

@@ -12,9 +12,11 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from caesura.kernels import fp8, gated, matmul, nvfp4
+from caesura.kernels.jit import counters
 from caesura.kernels.linear import Dense, Linear
 
 from ..support.checkpoints.few import few
+from ..support.programs import run_backwards
 
 pytest.importorskip("triton")
 
@@ -148,6 +150,17 @@ def test_gate_and_up_are_one_product(
         torch.testing.assert_close(found.double(), activated(x, weight), atol=10 * atol, rtol=10 * rtol)
 
 
+def test_inner_rows_are_alike_whichever_split_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a launch finds what the one before has left."""
+    monkeypatch.setattr(matmul, "capacity", lambda _: (64, True))
+    monkeypatch.setattr(matmul, "fits", lambda _: True)
+    weight, x = matrix(2 * 70, 700, "fp8"), given(37, 700)
+    found = gated.launch(x, weight)
+    run_backwards(monkeypatch)
+    assert torch.equal(gated.launch(x, weight), found)
+    assert not counters(x.device).any()
+
+
 def test_no_rows_have_no_inner_rows() -> None:
     assert gated.launch(given(0, 32), matrix(12, 32, "fp8")).shape == (0, 6)
 
@@ -171,3 +184,9 @@ def test_the_real_shapes_in_bfloat16_and_in_a_graph(rows: int, kind: str) -> Non
         if width == 4224:
             inner = gated.gated(x, weight)
             torch.testing.assert_close(inner.double(), activated(x, weight), atol=5e-2, rtol=3e-2)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                again = gated.gated(x, weight)
+            for _ in range(20):
+                graph.replay()
+                assert torch.equal(again, inner)
