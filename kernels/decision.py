@@ -19,9 +19,9 @@ class Deciding(NamedTuple):
     """A decision on the slots of some canvases, all [slots]. Of the step before: the tokens `best`, int64, -1 if there
     are none, and `stable`, for how many steps they have not changed. Of this one: the most probable tokens, the entropy
     in nats, float32, and before cooling the token's logit and the log-sum-exp of all allowed. Then which slots are
-    accepted, are `open`, may lock, and must lock, bool; `noise`, int64, for slots that are not accepted; the tokens
-    [n] that end a text; which slots belong to each of several `canvases`, bool [canvases, slots]; and of each, float32
-    [canvases], the mean entropy below which it is done if it is at rest."""
+    accepted, are `open`, may lock, and must lock, bool; tokens, int64, `drawn` for those that are accepted and `noise`
+    for the others; the tokens [n] that end a text; which slots belong to each of several `canvases`, bool [canvases,
+    slots]; and of each, float32 [canvases], the mean entropy below which it is done if it is at rest."""
 
     best: Tensor
     stable: Tensor
@@ -33,6 +33,7 @@ class Deciding(NamedTuple):
     open: Tensor
     may_lock: Tensor
     must_lock: Tensor
+    drawn: Tensor
     noise: Tensor
     ends: Tensor
     canvases: Tensor | None
@@ -49,12 +50,10 @@ class LockRules(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The tokens of the next forward, wrong where `drawn`, bool, tells that a drawn one belongs there; the most
-    probable tokens, and for how many steps they have not changed; and `told`, float64 [4, slots], as `renoise.decide`
-    has it."""
+    """The tokens of the next forward; the most probable tokens, and for how many steps they have not changed; and
+    `told`, float64 [4, slots], as `renoise.decide` has it."""
 
     ids: Tensor
-    drawn: Tensor
     best: Tensor
     stable: Tensor
     told: Tensor
@@ -71,9 +70,9 @@ def reference_accept(entropy: Tensor, open: Tensor, bound: float) -> Tensor:
 
 def reference_biases(
     bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, canvases: Tensor, ending: int
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     right = (canvases & locked & is_slot).flip(1).cumsum(1).flip(1) > 0
-    return torch.where(may_end & ~(canvases & right).any(0), ending, bias)
+    return torch.where(may_end & ~(canvases & right).any(0), ending, bias), ~locked
 
 
 # The kernels
@@ -99,20 +98,21 @@ def _accept(entropy, open, out, slots, row, bound, BLOCK: tl.constexpr, FEW: tl.
 
 
 @jit(do_not_specialize=["rows"])
-def _biases(bias, may_end, locked, is_slot, canvases, out, rows, ENDING: tl.constexpr, BLOCK: tl.constexpr):
+def _biases(bias, may_end, locked, is_slot, canvases, out, open, rows, ENDING: tl.constexpr, BLOCK: tl.constexpr):
     """The rows of one canvas."""
     at = tl.arange(0, BLOCK)
     there = tl.load(canvases + tl.program_id(0) * rows + at, mask=at < rows, other=0) != 0
-    last = (tl.load(locked + at, mask=there, other=0) != 0) & (tl.load(is_slot + at, mask=there, other=0) != 0)
-    last = tl.max(tl.where(last, at, -1), 0)
+    locked = tl.load(locked + at, mask=there, other=0) != 0
+    tl.store(open + at, locked == 0, mask=there)
+    last = tl.max(tl.where(locked & (tl.load(is_slot + at, mask=there, other=0) != 0), at, -1), 0)
     may_end = (tl.load(may_end + at, mask=there, other=0) != 0) & (at > last)
     tl.store(out + at, tl.where(may_end, ENDING, tl.load(bias + at, mask=there, other=0)), mask=there)
 
 
 @jit(do_not_specialize=["slots", "count", "stability"])
 def _settle(
-    best, stable, token, entropy, logit, allowed, accepted, open, may_lock, must_lock, noise, ends, canvases, enough,
-    new_ids, drawn, new_best, new_stable, told, slots, count, stability,
+    best, stable, token, entropy, logit, allowed, accepted, open, may_lock, must_lock, drawn, noise, ends, canvases,
+    enough, new_ids, new_best, new_stable, told, slots, count, stability,
     ENTROPY: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One canvas. Slots of the others count as shut, and are left to their programs."""
@@ -138,9 +138,8 @@ def _settle(
     whole = tl.min((accepted | shut).to(tl.int32), 0)
     sure = tl.sum(entropy, 0) < tl.load(enough + tl.program_id(0)) * tl.sum(open.to(tl.float32), 0)
     done = (still & (sure.to(tl.int32) | whole)) | tl.min(locked.to(tl.int32), 0)
-    noise = tl.load(noise + at, mask=there, other=0)
-    tl.store(new_ids + at, tl.where(locked, token, noise), mask=there)
-    tl.store(drawn + at, accepted & (locked == 0), mask=there)
+    free = tl.where(accepted, tl.load(drawn + at, mask=there, other=0), tl.load(noise + at, mask=there, other=0))
+    tl.store(new_ids + at, tl.where(locked, token, free), mask=there)
     tl.store(new_best + at, token, mask=there)
     tl.store(new_stable + at, stable, mask=there)
     prob = tl.exp(tl.load(logit + at, mask=there, other=0.0) - tl.load(allowed + at, mask=there, other=0.0))
@@ -164,24 +163,22 @@ def launch_accept(entropy: Tensor, open: Tensor, bound: float) -> Tensor:
 
 def launch_biases(
     bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, canvases: Tensor, ending: int
-) -> Tensor:
-    out, rows = torch.empty_like(bias), len(bias)
+) -> tuple[Tensor, Tensor]:
+    out, open, rows = torch.empty_like(bias), torch.empty_like(locked), len(bias)
     given = bias, may_end, locked, is_slot, canvases
     assert all(tensor.is_contiguous() for tensor in given)
-    _biases[len(canvases),](*given, out, rows, ENDING=ending, BLOCK=power(rows))
-    return out
+    _biases[len(canvases),](*given, out, open, rows, ENDING=ending, BLOCK=power(rows))
+    return out, open
 
 
 def settle(asked: Deciding, rules: LockRules) -> Settled:
-    """The kernel of `renoise.decide`, which has the reference: all but the sampler and the drawn tokens."""
+    """The kernel of `renoise.decide`, which has the reference: all but the sampler and the drawing of tokens."""
     assert asked.enough.dtype == torch.float32
     assert asked.canvases is None or asked.canvases.is_contiguous()
     asked = Deciding(*(tensor if tensor is None else tensor.contiguous() for tensor in asked))  # type: ignore[arg-type]
     slots = len(asked.best)
     ids, best, stable = asked.best.new_empty(3, slots)
-    found = Settled(
-        ids, torch.empty_like(asked.open), best, stable, asked.enough.new_empty(4, slots, dtype=torch.float64)
-    )
+    found = Settled(ids, best, stable, asked.enough.new_empty(4, slots, dtype=torch.float64))
     _settle[len(asked.enough),](
         *asked, *found, slots, len(asked.ends), rules.stability,
         ENTROPY=rules.entropy, STEPS=rules.steps, BLOCK=power(slots),
@@ -198,8 +195,10 @@ def accept(entropy: Tensor, open: Tensor, bound: float) -> Tensor:
     return (launch_accept if fused(entropy) else reference_accept)(entropy, open, bound)
 
 
-def biases(bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, canvases: Tensor, ending: int) -> Tensor:
+def biases(
+    bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, canvases: Tensor, ending: int
+) -> tuple[Tensor, Tensor]:
     """The number of each row's bias, int64 [rows]: `ending` where the text may end, which is after the last locked slot
-    of its canvas and where `may_end` says so, else `bias`. Each row belongs to one of the `canvases`, bool [canvases,
-    rows]."""
+    of its canvas and where `may_end` says so, else `bias`. And which rows are open, bool [rows]: those that are not
+    locked. Each row belongs to one of the `canvases`, bool [canvases, rows]."""
     return (launch_biases if fused(bias) else reference_biases)(bias, may_end, locked, is_slot, canvases, ending)

@@ -57,9 +57,9 @@ def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 def reference_enter(
-    ids: Tensor, embed: Tensor, scale: float, soft: Tensor, norm: Tensor, eps: float
+    ids: Tensor, embed: Tensor, scale: float, soft: Tensor, source: Tensor, norm: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    return embedding(ids, embed) * scale, rms(soft.to(embed.dtype), norm, eps)
+    return embedding(ids[source], embed) * scale, rms(soft[source].to(embed.dtype), norm, eps)
 
 
 def reference_add_signals(
@@ -143,14 +143,14 @@ def inverse(x, eps, WIDTH: tl.constexpr):
 
 
 @jit
-def _enter(ids, embed, soft, norm, x, signals, scale, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _enter(ids, embed, soft, source, norm, x, signals, scale, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     dtype: tl.constexpr = x.dtype.element_ty
-    row = tl.program_id(0).to(tl.int64)
-    start = row * WIDTH
+    start = tl.program_id(0).to(tl.int64) * WIDTH
+    source = tl.load(source + tl.program_id(0))
     d = tl.arange(0, BLOCK)
-    soft = rounded(read(soft + start, d, WIDTH), dtype)
+    soft = rounded(read(soft + source * WIDTH, d, WIDTH), dtype)
     norm = read(norm, d, WIDTH)
-    embed = read(embed + tl.load(ids + row) * WIDTH, d, WIDTH)
+    embed = read(embed + tl.load(ids + source) * WIDTH, d, WIDTH)
     tl.store(x + start + d, (embed * scale).to(dtype), mask=d < WIDTH)
     tl.store(signals + start + d, (soft * inverse(soft, eps, WIDTH) * norm).to(dtype), mask=d < WIDTH)
 
@@ -300,13 +300,13 @@ def whole(width: int) -> dict[str, int]:
 
 
 def launch_enter(
-    ids: Tensor, embed: Tensor, scale: float, soft: Tensor, norm: Tensor, eps: float
+    ids: Tensor, embed: Tensor, scale: float, soft: Tensor, source: Tensor, norm: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
     rows, width = soft.shape
     assert embed.is_contiguous()
     assert soft.is_contiguous()
     x, signals = embed.new_empty(2, rows, width)
-    _enter[rows,](ids, embed, soft, norm, x, signals, scale, eps, **whole(width))
+    _enter[rows,](ids, embed, soft, source, norm, x, signals, scale, eps, **whole(width))
     return x, signals
 
 
@@ -386,10 +386,13 @@ def launch_add_experts(
 # What a step and its layers call
 
 
-def enter(ids: Tensor, embed: Tensor, scale: float, soft: Tensor, norm: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def enter(
+    ids: Tensor, embed: Tensor, scale: float, soft: Tensor, source: Tensor, norm: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
     """Embeddings [rows, D] of the tokens, int64 [rows], times `scale`; and the norm of `soft` [rows, D], the
-    predictions of the last step, of which a small MLP makes signals."""
-    return (launch_enter if fused(ids) else reference_enter)(ids, embed, scale, soft, norm, eps)
+    predictions of the last step, of which a small MLP makes signals. Row r has the token and the prediction of row
+    source[r]."""
+    return (launch_enter if fused(ids) else reference_enter)(ids, embed, scale, soft, source, norm, eps)
 
 
 def add_signals(x: Tensor, signals: Tensor, following: Tensor, mode: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -57,14 +57,15 @@ class Fixed:
     fixed shapes, read again in each replay.
 
     `spans` are the results of `Replayable.spans`; `places` are the columns that keep the rows' keys and values, int32
-    [rows]; a row whose place is after the end of the buffers is not kept, and may be a copy of another. `buffers` are
-    the complete buffers of the KV. A kernel takes their shapes from them, but their addresses from `tables`, int64
-    [layers, 4] (`KV.addresses`), so that another KV's may take their place. Spans and places count from the beginning
-    of the text, whatever the buffers still hold of it.
+    [rows]; a row whose place is after the end of the buffers is not kept. `buffers` are the complete buffers of the KV.
+    A kernel takes their shapes from them, but their addresses from `tables`, int64 [layers, 4] (`KV.addresses`), so
+    that another KV's may take their place. Spans and places count from the beginning of the text, whatever the buffers
+    still hold of it. A row may be the copy of another one, which no row sees.
     """
 
     ids: Tensor  # int64 [rows]
     conditioning: Tensor  # [rows, hidden]; arbitrary for context rows
+    source: Tensor  # int64 [rows], the row that each one is, or of which it has the token and the conditioning
     turns: Mapping[Any, Tensor]  # the rotary tables of the rows' positions, which do not change from step to step
     mode: Tensor  # int64 [rows], 1 for canvas rows, 0 for context rows
     spans: Mapping[Any, Tensor]

@@ -201,7 +201,7 @@ class DiffusionGemma:
     @torch.inference_mode()
     def fixed(self, rows: Fixed) -> Tensor:
         c, eps = self.weights.conditioner, self._eps
-        x, signals = enter(rows.ids, self.weights.embed, self.scale, rows.conditioning, c.norm, eps)
+        x, signals = enter(rows.ids, self.weights.embed, self.scale, rows.conditioning, rows.source, c.norm, eps)
         x, h = add_signals(x, c.down(gated(signals, c.gate_up)), self.weights.layers[0].input_norm, rows.mode, eps)
 
         def attend(number: int, layer: LayerWeights, turn: Tensor, qkv: Tensor) -> Tensor:

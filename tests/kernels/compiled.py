@@ -97,10 +97,10 @@ def main(capability: int) -> None:
         head.launch_draw(of, asked, seen, torch.zeros(rows), open)
         chosen = torch.zeros(rows, TOP_K, dtype=torch.int64)
         weight, mode = torch.ones(HIDDEN), torch.zeros(rows, dtype=torch.int64)
-        norms.launch_enter(which, embed, 2.0, x, weight, 1e-6)
+        norms.launch_enter(which, embed, 2.0, x, which, weight, 1e-6)
         norms.launch_add_signals(x, x, weight, mode, 1e-6)
         canvases = open.expand(16, rows).contiguous()
-        of_slots = which, which, which, *torch.zeros(3, rows), *[open] * 4, which, which[:1]
+        of_slots = which, which, which, *torch.zeros(3, rows), *[open] * 4, which, which, which[:1]
         for of_canvases in (None, canvases):
             asked_of = decision.Deciding(*of_slots, of_canvases, torch.zeros(16))
             decision.settle(asked_of, decision.LockRules(0.1, 2, 1))

@@ -78,7 +78,7 @@ class Graphs:
         self._recordings = dict[int, Recording]()  # by rows
         self._under_way = WeakKeyDictionary[Renoising, Launched]()
         self._pool: Any = (
-            None  # memory that all recordings share: only one runs at a time, and none keeps anything in it
+            None  # memory that all recordings share: only one runs at a time, and keeps only what it tells the host
         )
         self._failed = False
 
@@ -118,15 +118,16 @@ class Graphs:
             w.state = state
         if alone and not (works[0].judged or works[0].canvas.unhealed()):
             self._launch_ahead(works)
-        told = launched.receive()[:, : sum(w.canvas.rows for w in works)]
-        of_canvases = told.split([w.canvas.rows for w in works], 1)
-        of_slots = [numbers[:, w.canvas.slot_rows()] for w, numbers in zip(works, of_canvases, strict=True)]
+        launched.wait()
+        counts = [w.canvas.rows for w in works]
+        of_rows = launched.told[:, : sum(counts)].split(counts, 1)
+        of_slots = [numbers[:, w.canvas.slot_rows()] for w, numbers in zip(works, of_rows, strict=True)]
         if not all(canvases.asked_right(w, numbers[0]) for w, numbers in zip(works, of_slots, strict=True)):
             return False
-        for w, of_rows, numbers in zip(works, of_canvases, of_slots, strict=True):
-            canvases.heed(w, numbers[:4].tolist())
+        for w, numbers, logp in zip(works, of_slots, launched.logp[: sum(counts)].split(counts), strict=True):
+            canvases.heed(w, numbers.tolist())
             if w.judged:
-                canvases.rate(w, numbers[4], of_rows[4, [row for row, _ in w.canvas.pins()]])
+                canvases.rate(w, logp[w.canvas.slot_rows()], logp[[row for row, _ in w.canvas.pins()]])
         return True
 
     def _launch_ahead(self, works: Sequence[Renoising]) -> None:
@@ -169,19 +170,18 @@ class Graphs:
 
 @dataclass(frozen=True, eq=False)
 class Launched:
-    """A step that may still be under way: the states of its canvases after it, and float64 [5, rows] for the host,
-    there once the event has happened."""
+    """A step that may still be under way: the states of its canvases after it; and for the host what `renoise.decide`
+    tells, float64 [4, rows], and the log-probability of each row's token, or of a slot's most probable one, without
+    bans and before cooling, float32 [rows]. Both are there once the event has happened."""
 
     states: Sequence[renoise.CanvasState]
     told: Tensor
+    logp: Tensor
     event: torch.cuda.Event | None
 
-    def receive(self) -> Tensor:
-        """Wait for the numbers for the host: those of `renoise.decide`, and the log-probability of each row's token, or
-        of an open slot's most probable one, without bans and before cooling."""
+    def wait(self) -> None:
         if self.event is not None:
             self.event.synchronize()
-        return self.told
 
 
 class Recording:
@@ -200,7 +200,7 @@ class Recording:
         soft = torch.zeros_like(model.embedded(zeros(rows)))
         self._state = renoise.CanvasState(zeros(rows), zeros(rows), zeros(rows), soft)
         self._chances = renoise.Chances(zeros(rows, dtype=torch.float32), zeros(rows))
-        self._told = zeros(5, rows, dtype=torch.float64)
+        self._told, self._logp = zeros(4, rows, dtype=torch.float64), zeros(rows, dtype=torch.float32)
         self._temperature, self._enough = zeros(rows, dtype=torch.float32) + 1, zeros(CANVASES, dtype=torch.float32)
         # The row that each one is or copies, its bias's number and its mode.
         self._source, self._bias, mode = self._numbers = zeros(3, rows)
@@ -212,8 +212,8 @@ class Recording:
         seen, places = zeros(rows, 3, dtype=torch.int32), zeros(rows, dtype=torch.int32) + NOWHERE
         seen[:, 2] = 1
         tables = torch.tensor(kv.addresses, device=model.device)
-        spans = model.spans(seen)
-        self._fixed = Fixed(self._state.ids, soft, turns, mode, spans, places, tables, kv.buffers)
+        spans, ids = model.spans(seen), self._state.ids
+        self._fixed = Fixed(ids, soft, self._source, turns, mode, spans, places, tables, kv.buffers)
 
     def __repr__(self) -> str:
         return f"<Recording of {len(self._source)} rows>"
@@ -244,9 +244,8 @@ class Recording:
         self._held = [(state, w.judged) for state, w in zip(states, works, strict=True)]
         if any(w.canvas.unhealed() for w in works):
             self._held.clear()  # which slots may lock depends on what the host hears
-        told = self._told.to("cpu", non_blocking=True, copy=True)  # from a GPU into pinned memory
-        event = torch.cuda.current_stream().record_event() if self._told.is_cuda else None
-        return Launched(states, told, event)
+        numbers = (numbers.to("cpu", non_blocking=True) for numbers in (self._told, self._logp))  # into pinned memory
+        return Launched(states, *numbers, torch.cuda.current_stream().record_event() if self._told.is_cuda else None)
 
     def capture(self, pool: Any) -> Any:
         """Capture a CUDA graph, with memory from the pool if there is one. Returns its pool. A step before it compiles
@@ -325,11 +324,10 @@ class Recording:
     def _step(self) -> None:
         """The recorded step: reads and writes buffers, and needs nothing from the host."""
         common, state = self._common, self._state
-        ids, soft = state.ids[self._source], state.tensors[3][self._source]
-        hidden = common.model.fixed(replace(self._fixed, ids=ids, conditioning=soft))
+        hidden = common.model.fixed(self._fixed)
         # An end before a locked slot would cut it off.
-        bias = decision.biases(self._bias, self._may_end, self._locked, self._is_slot, self._canvases, MAY_END)
-        open = ~self._locked
+        given = self._bias, self._may_end, self._locked, self._is_slot, self._canvases
+        bias, open = decision.biases(*given, MAY_END)
         rows = Rows(hidden, self._temperature, common.bans, bias, open)
         outlook = renoise.of_seen(common.model, rows, common.model.observe(rows))
         terms = renoise.Constraints(open, self._may_lock, self._must_lock, common.stops, self._enough, self._canvases)
@@ -338,7 +336,9 @@ class Recording:
         )
         of_token = torch.where(self._is_slot, outlook.logit, common.model.score(hidden, after.best))
         self._locked.copy_(told[2])
-        self._told[:4] = told
-        torch.sub(of_token, outlook.total, out=self._told[4])
-        for buffer, values in zip(state.tensors, after.tensors, strict=True):
-            buffer.copy_(values)
+        of_token = torch.where(self._is_slot, outlook.logit, common.model.score(hidden, after.best))
+        self._told, self._logp = told, of_token - outlook.total  # at the same addresses in every replay
+        *numbers, soft = state.tensors
+        *now, conditioning = after.tensors
+        torch._foreach_copy_(numbers, now)  # in one launch
+        soft.copy_(conditioning)

@@ -274,14 +274,14 @@ def _decided_in_one(
     """As `decide`, in one kernel next to the sampler and the drawing of tokens."""
     token, entropy = outlook.scores.token[0], outlook.scores.entropy[0]
     accepted = selected(sampler, outlook.scores, terms.open, terms.canvases, step, of)
+    drawn = outlook.pick(chances.uniform, accepted)
     of_slots = state.best, state.stable, token, entropy, outlook.logit, outlook.allowed, accepted
-    asked = decision.Deciding(*of_slots, *terms[:3], chances.noise, terms.ends, terms.canvases, terms.enough)
+    asked = decision.Deciding(*of_slots, *terms[:3], drawn, chances.noise, terms.ends, terms.canvases, terms.enough)
     found = decision.settle(asked, decision.LockRules(STABLE_ENTROPY, STABLE_STEPS, schedule.stability))
-    ids = torch.where(found.drawn, outlook.pick(chances.uniform, found.drawn), found.ids)
     soft, certain = outlook.soft, model.embedded(found.best)
     if soft is not None and certain is not None:
         soft = torch.where(terms.open[:, None], soft, certain)
-    return CanvasState(ids, found.best, found.stable, soft), found.told
+    return CanvasState(found.ids, found.best, found.stable, soft), found.told
 
 
 def reference_done(schedule: Schedule, state: CanvasState, scores: Scores) -> bool:

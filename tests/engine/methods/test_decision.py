@@ -151,8 +151,9 @@ def test_a_text_may_end_after_its_last_locked_slot(rows: int) -> None:
         for count in (1, 3):
             canvases = canvases_of(rows, count, generator)
             given = bias, may_end, locked, is_slot, canvases, 3
-            found = decision.launch_biases(*given)
-            assert torch.equal(found, decision.reference_biases(*given))
+            (found, open), expected = decision.launch_biases(*given), decision.reference_biases(*given)
+            assert torch.equal(found, expected[0])
+            assert torch.equal(open, expected[1])
             for mine in canvases:
                 last = max((mine & locked & is_slot).nonzero().flatten().tolist(), default=-1)
                 ending = mine & may_end & (torch.arange(rows, device=DEVICE) > last)

@@ -133,18 +133,18 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen = list[str]()
-        launch, receive = Recording.launch, Launched.receive
+        launch, wait = Recording.launch, Launched.wait
 
         def launching(recording: Recording, works: Sequence[Renoising], ahead: int = 0) -> Launched:
             self.seen.append(f"launch {works[0].step + ahead}")
             return launch(recording, works, ahead)
 
-        def receiving(launched: Launched) -> list[list[float]]:
+        def waiting(launched: Launched) -> None:
             self.seen.append("receive")
-            return receive(launched)
+            wait(launched)
 
         monkeypatch.setattr(Recording, "launch", launching)
-        monkeypatch.setattr(Launched, "receive", receiving)
+        monkeypatch.setattr(Launched, "wait", waiting)
 
 
 def raced(
