@@ -110,13 +110,14 @@ def _read(device: torch.device) -> TunedTable:
 def _ordered(entries: Sequence[TunedEntry]) -> TunedTable:
     table = dict[tuple[Any, ...], list[tuple[int, Blocks]]]()
     for entry in entries:
-        _check(entry["kernel"], entry["blocks"])
-        key = (entry["kernel"], *map(int, entry["shape"]), *map(str, entry["dtypes"]))
+        shape = tuple(map(int, entry["shape"]))
+        _check(entry["kernel"], shape, entry["blocks"])
+        key = (entry["kernel"], *shape, *map(str, entry["dtypes"]))
         table.setdefault(key, []).append((int(entry["rows"]), entry["blocks"]))
     return {key: sorted(found, key=lambda pair: pair[0]) for key, found in table.items()}
 
 
-def _check(kernel: str, chosen: Blocks) -> None:
+def _check(kernel: str, shape: Sequence[int], chosen: Blocks) -> None:
     if chosen.keys() != FIELDS[kernel]:
         raise ValueError(f"{kernel} has no blocks {sorted(chosen)}")
     for name, value in chosen.items():
@@ -124,3 +125,5 @@ def _check(kernel: str, chosen: Blocks) -> None:
         power = name == "num_stages" or (isinstance(value, int) and value & (value - 1) == 0)
         if not isinstance(value, int) or not least <= value <= most or not power:
             raise ValueError(f"{kernel} cannot have {name} = {value}")
+    if chosen.get("BLOCK_V", 0) >= 2 * max(16, shape[-1]):
+        raise ValueError(f"{kernel} cannot have BLOCK_V = {chosen['BLOCK_V']} for heads of {shape[-1]}")

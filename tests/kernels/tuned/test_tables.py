@@ -135,6 +135,7 @@ def wrong(**blocks: Any) -> str:
         wrong(**UP | {"BLOCK_N": "64"}),
         wrong(**UP | {"num_warps": 64}),
         wrong(**UP | {"num_stages": 0}),
+        changed(entries=[tuned.entry(attention.NAME, (4, 2, 32), ROWS, [], {**ATTENTION, "BLOCK_V": 64})]),
     ],
 )
 def test_a_damaged_or_foreign_table_is_ignored_with_one_line(
