@@ -3,10 +3,13 @@ no entry for its work takes its own formula.
 
 An entry has the name of a kernel, the shape and dtypes of its work, and its rows. It holds for that number of rows and
 for fewer, down to more than half of it: where a formula was better, there is no entry. A table is read
-once. Another Triton compiles other registers and shared memory, so a table holds for one minor version. candidates.json
-lists the block sizes that gpu/tune tries (gpu/compiling.py).
+once. Another Triton, or other code, takes other registers and shared memory, so a table holds for one minor version of
+Triton and for the kernels' code as it was. candidates.json lists the block sizes that gpu/tune tries
+(gpu/compiling.py).
 """
 
+import ast
+import hashlib
 import json
 import logging
 import os
@@ -34,6 +37,7 @@ FIELDS = {
     "experts down": {"BLOCK_R", "BLOCK_N", "BLOCK_K", *COMPILER},
     "attention": {"BLOCK_M", "BLOCK_N", "BLOCK_V", *COMPILER},
 }
+SOURCES = "attention.py", "decode.py", "experts.py", "gated.py"  # of these kernels and of what they call
 LIMITS = {"num_warps": (1, 16), "num_stages": (1, 8)}  # least and most; of a block's side 16 and 512
 
 log = logging.getLogger(__name__)
@@ -59,10 +63,23 @@ def version() -> str:
     return ".".join(triton.__version__.split(".")[:2])
 
 
+@cache
+def digest() -> str:
+    """A hash of the code of the kernels, without comments and docstrings."""
+    code = list[str]()
+    for name in SOURCES:
+        for node in ast.parse((Path(__file__).parents[1] / name).read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(by) for by in node.decorator_list):
+                statements = node.body[1:] if ast.get_docstring(node) else node.body
+                code += [node.name, ast.unparse(node.args), *map(ast.unparse, statements)]
+    return hashlib.sha256("\n".join(code).encode()).hexdigest()[:16]
+
+
 def document(device: str, entries: Sequence[TunedEntry]) -> str:
     """The text of a table."""
     lines = ",\n".join(json.dumps(entry) for entry in entries)
-    return f'{{"device": {json.dumps(device)}, "triton": "{version()}", "entries": [\n{lines}\n]}}\n'
+    head = json.dumps({"device": device, "triton": version(), "kernels": digest()})
+    return f'{head[:-1]}, "entries": [\n{lines}\n]}}\n'
 
 
 def blocks(kernel: str, shape: Sequence[int], rows: int, *work: Tensor) -> Blocks | None:
@@ -101,6 +118,8 @@ def _read(device: torch.device) -> TunedTable:
         found = json.loads(path.read_text("utf-8"))
         if (found["device"], found["triton"]) != (name, version()):
             raise ValueError(f"it is for {found['device']} and Triton {found['triton']}")
+        if found["kernels"] != digest():
+            raise ValueError("the kernels have changed since")
         return _ordered(found["entries"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("%s is not used, kernels take their own block sizes: %s", path, error or type(error).__name__)

@@ -124,6 +124,7 @@ def wrong(**blocks: Any) -> str:
         "{",
         changed(device="NVIDIA H200"),
         changed(triton="2.0"),
+        changed(kernels="other code"),
         changed(entries=7),
         changed(entries=[{"kernel": "experts up"}]),
         changed(entries=[{**entries()[0], "kernel": "another"}]),
@@ -146,6 +147,19 @@ def test_a_damaged_or_foreign_table_is_ignored_with_one_line(
         assert launched(monkeypatch) == FORMULAS
     assert len(caplog.records) == 1
     assert "cpu.json is not used" in caplog.text
+
+
+def test_a_table_outlives_comments_but_no_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned, "__file__", str(tmp_path / "tuned" / "__init__.py"))
+    monkeypatch.setattr(tuned, "SOURCES", ("one.py",))
+
+    def digest(text: str) -> str:
+        (tmp_path / "one.py").write_text(text)
+        return tuned.digest.__wrapped__()
+
+    plain = digest("@jit\ndef one(x):\n    return x\n")
+    assert digest('@jit\ndef one(x):\n    """Says more."""\n    return x  # and more\n\n\ndef launch(): ...\n') == plain
+    assert digest("@jit\ndef one(x):\n    return x + 1\n") != plain
 
 
 def test_entries_that_are_measured_replace_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
