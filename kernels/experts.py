@@ -15,6 +15,7 @@ Four launches that need no routing on the host, so that a CUDA graph can hold th
 2. gate, up and act for an expert's pairs -> `inner` [pairs, width];
 3. down -> `outer` [pairs, hidden], rounded to x's dtype where the reference rounds;
 4. weight and sum over top_k, in float32; DiffusionGemma's next norm does it as it reads them (norms.py).
+In one launch, 2 and 3 would wait for programs that might not have started, and hang.
 No result depends on the order of programs, nor on that of a list: a pair is computed alone.
 """
 

@@ -1,5 +1,5 @@
-"""A denoise step of a job's canvases, recorded once and replayed: a CUDA graph instead of 450 launches (gpu/README.md),
-which would take the host some 18 ms (estimated from 40 us each). On a CPU, used only by tests, a replay calls the step
+"""A denoise step of a job's canvases, recorded once and replayed: a CUDA graph instead of 390 launches (gpu/README.md),
+which would take the host some 16 ms (estimated from 40 us each). On a CPU, used only by tests, a replay calls the step
 again.
 
 A recording holds the addresses of its own buffers, into which the canvases are written. Those of the keys and values
@@ -244,8 +244,9 @@ class Recording:
         self._held = [(state, w.judged) for state, w in zip(states, works, strict=True)]
         if any(w.canvas.unhealed() for w in works):
             self._held.clear()  # which slots may lock depends on what the host hears
-        numbers = (numbers.to("cpu", non_blocking=True) for numbers in (self._told, self._logp))  # into pinned memory
-        return Launched(states, *numbers, torch.cuda.current_stream().record_event() if self._told.is_cuda else None)
+        told, logp = (numbers.to("cpu", non_blocking=True) for numbers in (self._told, self._logp))  # pinned memory
+        event = torch.cuda.current_stream().record_event() if self._told.is_cuda else None
+        return Launched(states, told, logp, event)
 
     def capture(self, pool: Any) -> Any:
         """Capture a CUDA graph, with memory from the pool if there is one. Returns its pool. A step before it compiles
