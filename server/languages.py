@@ -48,6 +48,8 @@ class Language:
     """`openers` end a line that begins a block; in an `offside` language, indentation alone closes it. If there are
     `headers`, a line that opens a block begins with one of these words.
 
+    `step` is the usual indentation of a body, for a file that shows none; if `tabs`, no other one works.
+
     `quotes` are the marks of strings, `prefixes` the letters that may precede one. Strings with a mark in `spanning`
     continue over line ends. `interpolations` begin code in a string; after a prefix in `formats`, a plain "{" does.
     `dollars`: "$1" is code, not a placeholder. `prose`: most of the text is natural language.
@@ -68,6 +70,8 @@ class Language:
     openers: tuple[str, ...] = ()
     headers: frozenset[str] = frozenset()
     offside: bool = False
+    step: str = "    "
+    tabs: bool = False
     block_comment: tuple[str, str] | None = None
     pairs: tuple[tuple[str, str], ...] = _BRACKETS
     quotes: str = "\"'"
@@ -191,6 +195,7 @@ _ecma = partial(
     Language,
     comment="//",
     openers=("{", "=>"),
+    step="  ",
     block_comment=_C_COMMENT,
     quotes="\"'`",
     spanning="`",
@@ -210,7 +215,7 @@ _c = partial(
     kin="c",
     imports=_c_imports,
 )
-_json = partial(Language, wheel=_wheel("json"), bundled="json", openers=("{", "["), quotes='"', edits="json")
+_json = partial(Language, wheel=_wheel("json"), bundled="json", openers=("{", "["), step="  ", quotes='"', edits="json")
 
 # fmt: off
 _TABLE = (
@@ -233,7 +238,7 @@ _TABLE = (
     _json("jsonl", lines=True, extensions=(".jsonl", ".ndjson"), aliases=("ndjson",)),
     Language("markdown", _wheel("markdown"), "markdown", block_comment=_MARKUP_COMMENT, quotes="", prose=True,
              edits="markdown", extensions=(".md", ".markdown")),
-    _braced("go", _wheel("go"), "go", quotes="\"'`", spanning="`",
+    _braced("go", _wheel("go"), "go", step="\t", quotes="\"'`", spanning="`",
             definitions=r"^func[ \t]+(?:\([^)\n]*\)[ \t]*)?(\w+)|^(?:type|var|const)[ \t]+(\w+)", names=GO,
             extensions=(".go",)),
     Language("rust", _wheel("rust"), "rust", "//", ("{",), block_comment=_C_COMMENT, quotes='"', spanning='"',
@@ -245,38 +250,44 @@ _TABLE = (
     _c("cpp", _wheel("cpp"), "cpp", names=CPP, extensions=(".cc", ".cpp", ".cxx", ".hpp", ".hh"),
        aliases=("cuda", "cuda-cpp")),
     _braced("java", _wheel("java"), "java", names=JAVA, extensions=(".java",)),
-    Language("html", _wheel("html"), "html", block_comment=_MARKUP_COMMENT, quotes='"', extensions=(".html", ".htm")),
-    Language("css", _wheel("css"), "css", None, ("{",), block_comment=_C_COMMENT, extensions=(".css",)),
-    Language("yaml", _wheel("yaml"), "yaml", "#", (":",), offside=True, edits="yaml", extensions=(".yaml", ".yml")),
-    Language("toml", _wheel("toml"), "toml", "#", long_quotes=('"""', "'''"), edits="toml", extensions=(".toml",)),
+    Language("html", _wheel("html"), "html", step="  ", block_comment=_MARKUP_COMMENT, quotes='"',
+             extensions=(".html", ".htm")),
+    Language("css", _wheel("css"), "css", None, ("{",), step="  ", block_comment=_C_COMMENT, extensions=(".css",)),
+    Language("yaml", _wheel("yaml"), "yaml", "#", (":",), offside=True, step="  ", edits="yaml",
+             extensions=(".yaml", ".yml")),
+    Language("toml", _wheel("toml"), "toml", "#", step="  ", long_quotes=('"""', "'''"), edits="toml",
+             extensions=(".toml",)),
     Language("shellscript", _wheel("bash"), "bash", "#", ("then", "do", "else", "{"), spanning="\"'",
              interpolations=("${", "$("), dollars=True, extensions=(".sh", ".bash"), aliases=("bash", "sh", "zsh")),
     _braced("csharp", None, "c_sharp", extensions=(".cs",), aliases=("cs",)),
     Language("dockerfile", None, "dockerfile", "#", extensions=(".dockerfile",)),
-    Language("elixir", None, "elixir", "#", ("do", "->"), extensions=(".ex", ".exs")),
+    Language("elixir", None, "elixir", "#", ("do", "->"), step="  ", extensions=(".ex", ".exs")),
     Language("elm", None, "elm", "--", ("=", "of", "let"), offside=True, extensions=(".elm",)),
     Language("erlang", None, "erlang", "%", ("->",), extensions=(".erl", ".hrl")),
     Language("fortran", None, "fortran", "!", ("then",), extensions=(".f90", ".f95")),
     Language("go.mod", None, "gomod", "//", ("(",), extensions=(".mod",), aliases=("gomod",)),
     Language("haskell", None, "haskell", "--", ("=", "where", "do", "of"), offside=True, quotes='"',
              extensions=(".hs",)),
-    Language("hcl", None, "hcl", "#", ("{",), quotes='"', extensions=(".hcl", ".tf"), aliases=("terraform",)),
+    Language("hcl", None, "hcl", "#", ("{",), step="  ", quotes='"',
+             extensions=(".hcl", ".tf"), aliases=("terraform",)),
     Language("julia", None, "julia", "#", quotes='"', extensions=(".jl",)),
     _braced("kotlin", None, "kotlin", extensions=(".kt", ".kts")),
-    Language("lisp", None, "commonlisp", ";", quotes='"', extensions=(".lisp", ".cl"), aliases=("commonlisp",)),
-    Language("lua", None, "lua", "--", ("then", "do", "else"), extensions=(".lua",)),
-    Language("makefile", None, "make", "#", (":",), dollars=True, extensions=(".mk",), aliases=("make",)),
+    Language("lisp", None, "commonlisp", ";", step="  ", quotes='"',
+             extensions=(".lisp", ".cl"), aliases=("commonlisp",)),
+    Language("lua", None, "lua", "--", ("then", "do", "else"), step="  ", extensions=(".lua",)),
+    Language("makefile", None, "make", "#", (":",), step="\t", tabs=True, dollars=True,
+             extensions=(".mk",), aliases=("make",)),
     _c("objective-c", None, "objc", extensions=(".m",), aliases=("objc",)),
     Language("ocaml", None, "ocaml", None, ("=", "->"), quotes='"', extensions=(".ml",)),
     Language("perl", None, "perl", "#", ("{",), dollars=True, extensions=(".pl", ".pm")),
     _braced("php", None, "php", dollars=True, extensions=(".php",)),
-    Language("r", None, "r", "#", ("{",), extensions=(".r",)),
+    Language("r", None, "r", "#", ("{",), step="  ", extensions=(".r",)),
     Language("restructuredtext", None, "rst", quotes="", extensions=(".rst",), aliases=("rst",)),
-    Language("ruby", None, "ruby", "#", ("do", "then", "else"), extensions=(".rb",)),
-    _braced("scala", None, "scala", extensions=(".scala", ".sc")),
+    Language("ruby", None, "ruby", "#", ("do", "then", "else"), step="  ", extensions=(".rb",)),
+    _braced("scala", None, "scala", step="  ", extensions=(".scala", ".sc")),
     Language("sql", None, "sql", "--", extensions=(".sql",)),
-    Language("elisp", None, "elisp", ";", quotes='"', extensions=(".el",), aliases=("emacs-lisp",)),
-    Language("dot", None, "dot", "//", ("{",), quotes='"', extensions=(".dot", ".gv")),
+    Language("elisp", None, "elisp", ";", step="  ", quotes='"', extensions=(".el",), aliases=("emacs-lisp",)),
+    Language("dot", None, "dot", "//", ("{",), step="  ", quotes='"', extensions=(".dot", ".gv")),
 )
 # fmt: on
 

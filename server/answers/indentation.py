@@ -1,4 +1,7 @@
-"""The indentation of a fill's lines: from the cursor's column on, in the file's tabs or spaces and steps. Pure."""
+"""The indentation of a fill's lines: from the cursor's column on, in the file's tabs or spaces and steps. Pure.
+
+Nothing else in the server knows how wide a step is; structured edits read theirs from the items of the document.
+"""
 
 import re
 from collections import Counter
@@ -48,14 +51,18 @@ def _reindented(text: str, context: Context, row: Language, before: str) -> str:
 
 
 def _indent_unit(context: Context) -> tuple[str, bool]:
-    """One step of indentation in this file, and True if it was read after openers rather than guessed."""
+    """As `usual_step`, in the file of the hole."""
     above = context.prefix[: context.prefix.rfind("\n") + 1]  # the hole's line changes during typing
-    return _usual_step(above + context.indent + context.suffix, context.language)
+    return usual_step(above + context.indent + context.suffix, context.language)
 
 
 @lru_cache(maxsize=8)
-def _usual_step(text: str, name: str) -> tuple[str, bool]:
+def usual_step(text: str, name: str) -> tuple[str, bool]:
+    """One step of indentation in a file of that language, and True if it is known rather than guessed: the language
+    allows no other one, or it was read after openers."""
     row, steps = language(name), Counter[str]()
+    if row.tabs:
+        return row.step, True
     tabs, spaces, last = 0, [], ""
     for line in re.split("[\r\n]+", text):
         indent = indent_of(line)
@@ -68,7 +75,9 @@ def _usual_step(text: str, name: str) -> tuple[str, bool]:
     if tabs > len(spaces):
         return "\t", True
     [(step, _)] = steps.most_common(1) or [("", 0)]
-    return (step, True) if step.startswith("  ") else (" " * min(spaces, default=4), False)
+    if step.startswith("  "):
+        return step, True
+    return (" " * min(spaces), False) if spaces else (row.step, False)
 
 
 def _stepped(own: list[str], base: int, unit: int) -> list[str]:

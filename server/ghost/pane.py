@@ -16,6 +16,7 @@ import msgspec
 from caesura import wire
 from caesura.client.backend import Backend, EngineBusy, EngineError, EngineUnavailable, job_id
 from caesura.server.answers.finish import line_break
+from caesura.server.answers.indentation import usual_step
 from caesura.server.answers.worth import ALL, Bar
 from caesura.server.context.context import Context, line_after, line_before, opens_block
 from caesura.server.context.project import Project
@@ -341,7 +342,7 @@ class Pane:
             return
         typed = Typed(canvas.typed.origin, canvas.typed.text)
         before = canvas.context.prefix.removesuffix(canvas.lead)
-        lead = _entered(before, typed.text + proposal.insert, line_break(canvas.context), self.opened.language)
+        lead = _entered(before, typed.text + proposal.insert, canvas.context, self.opened.language)
         around = self._services.jobs.context(self.opened, typed.origin, typed.origin + len(typed.text), lead)
         self._run_ahead(WarmCanvas(typed, around, lead=lead, bar=canvas.bar, speculative=True), "speculative")
 
@@ -396,8 +397,8 @@ def _after_lead(rest: tuple[str] | None, typed: str, lead: str) -> tuple[str] | 
     return ((typed + rest[0]).removeprefix(lead),) if lead else rest
 
 
-def _entered(before: str, lead: str, line_break: str, row: Language) -> str:
+def _entered(before: str, lead: str, context: Context, row: Language) -> str:
     """`lead`, with the line break and the indentation that an editor adds at Enter after `before` and `lead`."""
     line = line_before(before + lead, len(before + lead))
-    step = ("\t" if "\t" in indent_of(line) else "    ") if opens_block(line, row) else ""
-    return lead + line_break + indent_of(line) + step
+    step = usual_step(before + context.suffix, row.id)[0] if opens_block(line, row) else ""
+    return lead + line_break(context) + indent_of(line) + step

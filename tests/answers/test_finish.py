@@ -109,6 +109,28 @@ def test_python(source: str, fill: str, inserted: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("language", "source", "fill", "inserted"),
+    [
+        # only a tab begins a recipe, whatever the file shows
+        ("makefile", "build:\n|\n", "    gcc -o build", "\tgcc -o build"),
+        ("makefile", "build:\n|\n", "gcc -o build", "\tgcc -o build"),
+        ("makefile", "CFLAGS = -O2 \\\n    -g\n\nmain.o: main.c\n|\n", "    gcc -c main.c", "\tgcc -c main.c"),
+        # the language's own step in a file that shows none
+        ("go", "func f() {\n|\n}\n", "    return 1", "\treturn 1"),
+        ("javascript", "function f() {\n|\n}\n", "return 1;", "  return 1;"),
+        ("rust", "fn f() {\n|\n}\n", "return 1;", "    return 1;"),
+        # what the file shows comes first
+        ("javascript", "function g() {\n    h();\n}\nfunction f() {\n|\n}\n", "return 1;", "    return 1;"),
+        ("go", "func g() {\n    h()\n}\nfunc f() {\n|\n}\n", "return 1", "    return 1"),
+    ],
+)
+def test_a_body_has_the_step_of_the_file_or_of_its_language(
+    language: str, source: str, fill: str, inserted: str
+) -> None:
+    assert finish(fill, marked(source, language)) == inserted
+
+
+@pytest.mark.parametrize(
     ("source", "fill", "inserted"),
     [
         ("function f() {\n  |\n}\n", "return 1;\n}", "return 1;"),

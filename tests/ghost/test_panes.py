@@ -230,6 +230,30 @@ async def test_in_idle_time_what_comes_after_the_suggestion_is_computed() -> Non
     assert "speculated" in editor.counted.answers
 
 
+@pytest.mark.parametrize(
+    ("language", "text", "step"),
+    [
+        ("typescript", "class A {\n  b() {\n    c();\n  }\n\n  |\n}\n", "  "),
+        ("typescript", "function f() {\n    c();\n}\n|", "    "),
+        ("javascript", "|", "  "),
+        ("java", "|", "    "),
+        ("go", "|", "\t"),
+        ("go", "func f() {\n\tg()\n}\n\n|", "\t"),
+        ("python", "def f():\n  return 1\n\n\n|", "  "),
+    ],
+)
+async def test_what_follows_a_suggestion_that_opens_a_block_has_the_step_of_the_file_or_of_its_language(
+    language: str, text: str, step: str
+) -> None:
+    opens = "for x in y:" if language == "python" else "for (;;) {"
+    editor = Editor(text, language=language, uri="file:///a", speculate=True, syntax_gate=False)
+    await editor.type("f")
+    await editor.engine.say(opens[1:])
+    assert await editor.shown() == opens[1:]
+    indent = text[: text.index("|")].rpartition("\n")[2]
+    assert editor.engine.jobs[-1].prefix.endswith(f"{opens}\n{indent}{step}")
+
+
 async def test_a_speculation_that_is_waited_for_and_fails_is_said() -> None:
     editor = Editor("def f(a):\n   |\n", speculate=True)
     await editor.type(" ")

@@ -14,7 +14,7 @@ from caesura import wire
 from caesura.schema.document import Schema
 from caesura.server import languages
 from caesura.server.structured.json.holes import Grammars
-from caesura.server.structured.json.layout import BLANK, Style, begins_line, indent_at, marks
+from caesura.server.structured.json.layout import BLANK, STEP, Style, begins_line, indent_at, marks
 from caesura.server.structured.json.siblings import joined
 from caesura.server.structured.offer import NoOffer, Offer, words
 from caesura.server.text.json import (
@@ -203,7 +203,7 @@ def _layout(text: str, start: int, before: JsonTree, lines: bool) -> Style:
     found = LINE_END.search(text)
     base = indent_at(text, before.starts[before.open[-1]]) if before.open else ""
     line = indent_at(text, start)
-    indent: str | None = None if found is None and text.strip() else "  "
+    indent: str | None = None if found is None and text.strip() else STEP
     if before.open:
         indent = line[len(base) :] if line.startswith(base) and line != base else None
     level = len(base) // len(indent) if indent else 0

@@ -12,7 +12,7 @@ from caesura import wire
 from caesura.schema.document import Schema
 from caesura.schema.instances import Field
 from caesura.server.structured.json.holes import Grammars
-from caesura.server.structured.json.layout import Style, indent_at
+from caesura.server.structured.json.layout import STEP, Style, indent_at
 from caesura.server.structured.json.siblings import (
     MOST_HOLES,
     Segment,
@@ -104,7 +104,7 @@ class _Between:
         at = self._content(self.offset)
         lead = blank if at or self.left >= 0 else ""
         if (at + self.start) in {end for start, end in self.tree.comments if self.tree.text[start + 1] == "/"}:
-            lead = below + ((style.indent or "  ") if style.item is None else "")
+            lead = below + ((style.indent or STEP) if style.item is None else "")
         return self._at(at, lead, "" if ahead or self.code[at : at + 1].isspace() or at == len(self.code) else blank)
 
     def _content(self, end: int) -> int:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
+from caesura.server.languages import LANGUAGES
 from caesura.server.text.json import LINE_END, JsonTree
+
+STEP = LANGUAGES["json"].step  # of indentation, where the document shows none
 
 BLANK = 16  # most code points of white space in one place of a grammar's layout
 SAMPLE = 2000  # most values that are read for a document's layout
@@ -40,7 +43,7 @@ def style(tree: JsonTree, container: int) -> Style:
     colon, comma = marks(tree, near)
     if container < 0:
         base, item, pad = "", None, ""
-        indent = _step(tree, sample) or (None if len(sample) > 1 and match is None else "  ")
+        indent = _step(tree, sample) or (None if len(sample) > 1 and match is None else STEP)
     else:
         base, pad = indent_at(text, tree.starts[container]), _pad(tree, tree.kinds[container], sample)
         item = _item_indent(tree, container, near, sample, base)
@@ -106,7 +109,7 @@ def _item_indent(tree: JsonTree, container: int, near: Sequence[int], sample: Se
     alike = [value for value in _containers(tree, sample) if tree.kinds[value] == tree.kinds[container]]
     spread = sum(begins_line(text, tree.item_start(value + 1)) for value in alike)
     if LINE_END.search(inside) or 2 * spread > len(alike) or (len(sample) == 1 and LINE_END.search(text)):
-        return base + (_step(tree, sample) or "  ")
+        return base + (_step(tree, sample) or STEP)
     return None
 
 
