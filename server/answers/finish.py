@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from caesura.characters import visible
 from caesura.server.answers.indentation import indented
+from caesura.server.answers.repeats import without_next_line
 from caesura.server.context.context import NEAR, Context, line_after, line_before, opens_block
 from caesura.server.languages import UNKNOWN, Language, language
 from caesura.server.text.lexer import PARTNER, Scan, indent_of
@@ -31,10 +32,15 @@ def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]
     row = language(context.language) if context else UNKNOWN
     scan = _open_at_hole(context) if context else Scan(row)
     base, quote, at = len(scan.open), scan.quote, 0
+    typed = context.prefix[-2:] if context else ""  # of the marks of a long quote
     for found in _ENDS.finditer(text):
         end = found.start()
         scan.feed(text[at:end])
         at = end
+        if _opens_quote(typed + text, len(typed) + end, row) or (
+            scan.quote != quote and _is_bare(scan.quote, text[:end])
+        ):
+            continue
         if scan.quote and (scan.quote != quote or len(scan.open) != base):
             grade = IN_STRING
         elif len(scan.open) > base:
@@ -46,6 +52,17 @@ def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]
         yield end, grade
 
 
+def _opens_quote(text: str, end: int, row: Language) -> bool:
+    """True if a cut there leaves the first marks of a long quote, which are an empty string."""
+    cuts = ((mark, size) for mark in row.long_quotes for size in range(1, len(mark)))
+    return any(text.startswith(mark, end - size) for mark, size in cuts if end >= size)
+
+
+def _is_bare(quote: str, text: str) -> bool:
+    """True if `text` ends in a string with that mark that has no letter yet."""
+    return bool(quote) and not any(map(str.isalnum, text[max(0, text.rfind(quote)) :]))
+
+
 def finish(text: str, context: Context) -> str:
     """The text to insert at the hole of `context` for the fill `text`; empty if nothing remains."""
     row = language(context.language)
@@ -55,9 +72,10 @@ def finish(text: str, context: Context) -> str:
     text = indented(text, context, row, before)
     text = _within(text, context, row, before)
     text = _without_rest_of_line(text, context, row, after)
-    text = _without_following_lines(text, context, row, before)
+    text = without_next_line(_without_following_lines(text, context, row, before), context, row, before)
     if context.kind == "block":
         text = _without_half_lines(_without_loops(text), context, row)
+    text = _without_empty_docstring(text, context, row, before)
     if _repeats_lines(text, context, before, after):
         return ""
     text = "\n".join([*(line.rstrip() for line in text.split("\n")[:-1]), text.rpartition("\n")[2]])
@@ -228,6 +246,16 @@ def _without_loops(text: str) -> str:
             if again and any(c.isalnum() for c in "".join(group)):
                 return "\n".join(lines[: start + size])
     return text
+
+
+def _without_empty_docstring(text: str, context: Context, row: Language, before: str) -> str:
+    """`text` without last lines that are a statement of quotes alone."""
+    lines = text.rstrip().split("\n")
+    while lines and not set((lines[-1] if lines[1:] else before + lines[0]).strip()) - set(row.quotes):
+        lines.pop()
+    kept = "\n".join(lines)
+    scan = _open_at_hole(context).feed(kept + "\n")
+    return text if scan.quote or scan.open or not text[len(kept) :].strip() else kept
 
 
 def _without_half_lines(text: str, context: Context, row: Language) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caesura.server.answers.finish import finish, is_half
+from caesura.server.answers.finish import ends, finish, is_half
 from caesura.server.context.context import context
 
 from ..support.marked import marked
@@ -77,6 +77,14 @@ from ..support.marked import marked
         ("x = [\n    [\n        1\n    ]\n|\n", "]", "]"),
         ("def f():\n    |\n", "a()\n    b()\n" * 3, "a()\n    b()"),
         ("def f():\n    |\n", "a()\n    a()", "a()\n    a()"),
+        # a docstring without a word
+        ("def f():\n    |\n", '""""""', ""),
+        ("def f():\n    |\n", '"""\n    """', ""),
+        ('def f():\n    "|\n', '"', ""),
+        ("def f()|\n", ' -> int:\n    ""', " -> int:"),
+        ("def f():\n    |\n", '"""A word."""', '"""A word."""'),
+        ('x = """a\n|\n', '"""', '"""'),
+        ("f(\n    |\n)\n", '""', '""'),
         # what a token limit has cut
         ("def f():\n    |\n", "a = 1\n    b = g(a,", "a = 1"),
         ("def f():\n    |\n", "a = 1\n    if a:\n        for b in a:", "a = 1"),
@@ -106,6 +114,44 @@ from ..support.marked import marked
 )
 def test_python(source: str, fill: str, inserted: str) -> None:
     assert finish(fill, marked(source)) == inserted
+
+
+@pytest.mark.parametrize(
+    ("language", "source", "fill", "inserted"),
+    [
+        # what the next line says, or how it begins
+        ("sql", "SELECT a\nFROM t\n|\nWHERE a > 3 AND b < 4;\n", "WHERE a > 3", ""),
+        ("sql", "INSERT INTO t (a, b)\n|\nVALUES (1, 2);\n", "VALUES (1, 2)", ""),
+        ("sql", "SELECT a\nFROM t\n|\nWHERE a > 3;\n", "JOIN u USING (id)\nWHERE a > 3", "JOIN u USING (id)"),
+        ("python", "c = {\n    'a': 1,\n    |\n    'b': 3,\n}\n", "'b': 3", ""),
+        ("css", "|\n.card {\n  padding: 0;\n}\n", ".card {", ""),
+        ("css", "|\n.card {\n  padding: 0;\n}\n", ".card {\n  margin: 0;\n}\n", ""),
+        ("javascript", "app.use(json());\n|\napp.listen(3000, () => 1);\n", "app.listen(3000", ""),
+        ("markdown", "- one\n|\n- two and three\n", "- two", ""),
+        ("python", "import os\n|\nimport sys\n", "import sys", ""),
+        # a line that only shares a word with it, is deeper, or opens a block whose body may differ
+        ("javascript", "app.use(json());\n|\napp.listen(3000, () => 1);\n", "app.use(cors());", "app.use(cors());"),
+        ("python", "if a:\n    |\nreturn None\n", "return None", "return None"),
+        ("python", "|\nimport system\n", "import sys", "import sys"),
+        (
+            "python",
+            "|\ntry:\n    b()\nfinally:\n    c()\n",
+            "try:\n    a()",
+            "try:\n    a()",
+        ),
+        # a second key
+        ("yaml", "a:\n  b: 1\n  |\n  steps:\n  - run: x\n", "steps: []", ""),
+        ("yaml", "a:\n  b: 1\n  |\nc: 2\n", "b: 2", ""),
+        ("yaml", "a:\n  - b: 1\n    |\n", "b: 2", ""),
+        ("yaml", "a:\n  - b: 1\n  |\n", "- b: 2", "- b: 2"),
+        ("yaml", "a:\n  b: 1\nc:\n  |\n", "b: 2", "b: 2"),
+        ("yaml", "a:\n  |\n", "b: 1\n  c: 2\n  b: 3", "b: 1\n  c: 2"),
+        ("toml", '[a]\nname = "a"\n|\nversion = "1"\n', 'version = "2"', ""),
+        ("toml", '[a]\nname = "a"\n|\n[b]\nversion = "1"\n', 'version = "2"', 'version = "2"'),
+    ],
+)
+def test_what_the_document_says_already_is_not_said_again(language: str, source: str, fill: str, inserted: str) -> None:
+    assert finish(fill, marked(source, language, kind="block")) == inserted
 
 
 @pytest.mark.parametrize(
@@ -199,3 +245,9 @@ def test_a_fill_that_opens_what_nothing_closes_or_says_nothing_is_half(
 ) -> None:
     before, _, after = source.partition("|")
     assert is_half(fill, context(before + after, len(before), len(before), language=language)) is half
+
+
+@pytest.mark.parametrize("source", ["def f():\n    |\n", 'def f():\n    "|\n', 'def f():\n    ""|\n'])
+def test_a_docstring_is_not_cut_within_its_marks_nor_before_its_first_word(source: str) -> None:
+    text = '"""Render "a" table."""'.removeprefix(source.partition("    ")[2].partition("|")[0])
+    assert min(end for end, _ in ends(text, marked(source))) > text.index("R")

@@ -121,9 +121,14 @@ def test_a_column_is_added_across_all_rows_and_padded() -> None:
         (FRUIT.replace("apple", "app¦le"), "Add a row below", ["apple", "fig"]),
         ("- one\n- two words¦\n  - one more\n- a (b)\n", "Add an item below", ["one", "two words", "a (b)"]),
         ("1. [ ] one\n2. [x] two¦\n", "Add an item below", ["one", "two"]),
+        ("- one\n- ¦\n- two words\n", "Fill the item", ["one", "two words"]),
+        ("1. [ ] one\n1. [ ] ¦\n1. [ ] two\n", "Fill the item", ["one", "two"]),
+        ("> - one\n> - ¦\n> - two\n", "Fill the item", ["one", "two"]),
+        ("# one\n\n## ¦\n\n## two\n", "Fill the heading", ["one", "two"]),
+        ("| a | b |\n|---|---|\n| one | 1 |\n| ¦ |  |\n| two | 2 |\n", "Fill the 2 empty cells", ["one", "two"]),
     ],
 )
-def test_a_new_column_row_or_item_is_none_that_is_there(source: str, title: str, known: list[str]) -> None:
+def test_a_new_column_row_item_or_heading_is_none_that_is_there(source: str, title: str, known: list[str]) -> None:
     text = matching(patterns(offered(source, title))[0], whole=True)
     assert not any(map(text.accepts, known))
     assert all(text.accepts(f"{one}s") for one in ("another", *known))

@@ -4,7 +4,7 @@ Tables and links have files of their own. Front matter is YAML.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -124,14 +124,19 @@ def _add_item(document: MarkdownTree, item: Block) -> Offer:
         frozenset(siblings.ancestors()),
         (BlockShape(depth, "item", (), below, below), BlockShape(depth + 1, "paragraph", (), below, below)),
     )
-    near = sorted(siblings.children, key=lambda one: abs(one.first - item.first))
-    texts = (document.content(one.children[0]) for one in near if one.children)
-    known = (_TASK.sub("", text) for text in texts if "\n" not in text)
+    known = _texts(document, siblings.children, item.first)
     hole = hole_of(except_for(known, inline_of(document, item.last).item), _LINE_TOKENS)
     start = document.lines[item.last].end
     renumbered, end = _renumbered(document, item, start)
     pieces: list[Piece] = [gap, prefix, _next_marker(item), blanks, task, hole, renumbered]
     return tried("Add an item below", document.text, change, (start, end), pieces)
+
+
+def _texts(document: MarkdownTree, items: Sequence[Block], line: int) -> Iterable[str]:
+    """The texts of items of one line, those nearest to `line` first."""
+    near = sorted((one for one in items if one.children), key=lambda one: abs(one.first - line))
+    texts = (document.content(one.children[0]) for one in near)
+    return (_TASK.sub("", text) for text in texts if "\n" not in text)
 
 
 def _renumbered(document: MarkdownTree, item: Block, start: int) -> tuple[str, int]:
@@ -172,8 +177,12 @@ def _begun(text: str, offset: int) -> Offer | None:
     number = ready.line_of(offset)
     block = ready.block_at(number)
     content = ready.content(block)
+    known: Iterable[str]
     if block.kind == "heading" and len(block.detail) == 1 and content == SAMPLE:
         title, pattern = "Fill the heading", inline_of(ready, number, without=block).heading
+        others = [one for _, one in ready.blocks if one.kind == "heading" and one is not block]
+        near = sorted(others, key=lambda one: abs(one.first - number))
+        known = (ready.content(one) for one in near)
     elif (
         block.kind == "paragraph"
         and re.fullmatch(rf"(?:\[[ xX]\][ \t]+)?{SAMPLE}", content)
@@ -182,9 +191,11 @@ def _begun(text: str, offset: int) -> Offer | None:
         and block.parent.first == block.first
     ):
         title, pattern = "Fill the item", inline_of(ready, number).item
+        siblings = block.parent.parent.children if block.parent.parent else ()
+        known = _texts(ready, [one for one in siblings if one is not block.parent], number)
     else:
         return None
-    pieces: list[Piece] = [glue, hole_of(pattern, _LINE_TOKENS)]
+    pieces: list[Piece] = [glue, hole_of(except_for(known, pattern), _LINE_TOKENS)]
     return replace(tried(title, text, MarkdownChange(ready, number), (offset, rest.end()), pieces), part=words)
 
 

@@ -196,7 +196,9 @@ class Table:
         if not self.aligned:
             start, end = edges[0][0], edges[-1][1]
         pieces, at = list[Piece](), start
-        holes = self._holes(places, self.rows[places[0][0]], edges[-1][1] - edges[0][0])
+        first, column = places[0]
+        known = self._names(first) if column == 0 and first >= 2 else ()
+        holes = self._holes(places, self.rows[first], edges[-1][1] - edges[0][0], known)
         for (r, c), (a, b), hole in zip(places, edges, holes, strict=True):
             raw = self.rows[r].cells[c]
             left, right = self._margins(c, self.rows[r])
@@ -219,7 +221,8 @@ class Table:
     def _names(self, here: int) -> list[str]:
         """The texts of the rows' first cells, nearest to row `here` first; empty if two of them are equal."""
         near = sorted(set(range(2, len(self.rows))) - {self.typed}, key=lambda r: abs(r - here))
-        found = [self.rows[r].cells[0].strip(" \t") for r in near if self.rows[r].cells]
+        texts = (self.rows[r].cells[0].strip(" \t") for r in near if self.rows[r].cells)
+        found = [text for text in texts if text]
         return found if len(set(found)) == len(found) else []
 
     def _holes(self, places: Sequence[Cell], row: Row, between: int, known: Sequence[str] = ()) -> list[wire.Hole]:

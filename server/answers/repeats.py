@@ -1,0 +1,91 @@
+"""Lines and keys of a fill that the document has already. Pure: text in, text out."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from caesura.server.context.context import Context
+from caesura.server.languages import Language
+from caesura.server.text.lexer import indent_of
+
+_MARK = re.compile(r"(?:[-*+]|\d{1,9}[.)])[ \t]+")  # of a list
+_CLOSING = " \t,;)]}"
+_YAML_KEY = re.compile(
+    r"(?P<items>(?:-[ \t]+)*)(?P<key>'[^']*'|\"[^\"]*\"|[^\s#'\"\[\]{}&*!|>%@`,-][^#\n]*?)[ \t]*:(?=\s|\Z)"
+)
+_TOML_KEY = re.compile(r"(?P<items>)(?P<key>[\w-]+(?:[ \t]*\.[ \t]*[\w-]+)*|'[^']*'|\"[^\"]*\")[ \t]*=")
+_KEYS = {"yaml": _YAML_KEY, "toml": _TOML_KEY}
+
+
+def without_next_line(text: str, context: Context, row: Language, before: str) -> str:
+    """`text` without a beginning or an end that says what the next line of the document says, and up to a line that has
+    a key for a second time; where nothing but blanks follows the hole on its line. A line that is deeper or shallower
+    than the next one may begin like it."""
+    rest, *below = re.split(r"\r\n|\r|\n", context.suffix)
+    if rest.strip():
+        return text
+    following = next((line for line in below if line.strip()), "")
+    above = re.split(r"\r\n|\r|\n", context.prefix)[:-1]
+    lines = (before + text.rstrip()).split("\n")
+    for number, line in enumerate(lines):
+        last = number == len(lines) - 1
+        said = _says(line, following, row, whole=not last) if last or number == 0 else False
+        if said or _is_second(line, [*above, *lines[:number]], below, row):
+            return "\n".join(lines[:number])[len(before) :]
+    return text
+
+
+def _says(line: str, following: str, row: Language, *, whole: bool) -> bool:
+    """True if the line is all of the following one, or unless `whole` its beginning, up to the end of a word. Marks of
+    lists and closing signs do not count; nor does a word that opens a block, since the body may differ."""
+    one, other = _bare(line), _bare(following)
+    if indent_of(line) != indent_of(following) or not any(map(str.isalnum, one)) or one.rstrip(":") in row.headers:
+        return False
+    return one == other or (
+        not whole and other.startswith(one) and not (_is_word(one[-1]) and _is_word(other[len(one)]))
+    )
+
+
+def _bare(line: str) -> str:
+    return _MARK.sub("", line.strip(), count=1).rstrip(_CLOSING)
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+def _key(line: str, row: Language) -> tuple[int, str] | None:
+    """The key of a line and its column, if the line has one."""
+    pattern, indent = _KEYS.get(row.edits), indent_of(line)
+    found = pattern.match(line, len(indent)) if pattern else None
+    return (len(indent) + len(found["items"]), found["key"].strip("'\"")) if found else None
+
+
+def _is_second(line: str, above: Sequence[str], below: Sequence[str], row: Language) -> bool:
+    """True if the mapping that the line is part of has its key already."""
+    if (key := _key(line, row)) is None:
+        return False
+    begins_item = indent_of(line) != line[: key[0]]
+    over = () if begins_item else _in_mapping(reversed(above), key[0], row, upward=True)
+    others = (_key(other, row) for other in (*over, *_in_mapping(iter(below), key[0], row, upward=False)))
+    return any(other is not None and other[1] == key[1] for other in others)
+
+
+def _in_mapping(lines: Iterator[str], column: int, row: Language, *, upward: bool) -> Iterator[str]:
+    """The lines with keys in this column, up to where the mapping begins or ends."""
+    for line in lines:
+        bare = line.strip()
+        if not bare or bare.startswith("#"):
+            continue
+        if row.edits == "toml":
+            if bare.startswith("["):
+                return
+            yield line
+            continue
+        depth, key = len(indent_of(line)), _key(line, row)
+        begins = key is not None and key[0] == column and depth < column
+        if (depth < column and not (begins and upward)) or bare in ("---", "..."):
+            return
+        if key is not None and key[0] == column:
+            yield line
+        if begins:
+            return
