@@ -33,10 +33,13 @@ def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]
     scan = _open_at_hole(context) if context else Scan(row)
     base, quote, at = len(scan.open), scan.quote, 0
     typed = context.prefix[-2:] if context else ""  # of the marks of a long quote
+    apart = context is not None and not context.joins and _is_word(context.suffix[:1])
     for found in _ENDS.finditer(text):
         end = found.start()
         scan.feed(text[at:end])
         at = end
+        if apart and _is_word(text[end - 1]):
+            continue
         if _opens_quote(typed + text, len(typed) + end, row) or (
             scan.quote != quote and _is_bare(scan.quote, text[:end])
         ):
@@ -79,6 +82,7 @@ def finish(text: str, context: Context) -> str:
     if _repeats_lines(text, context, before, after):
         return ""
     text = "\n".join([*(line.rstrip() for line in text.split("\n")[:-1]), text.rpartition("\n")[2]])
+    text = text if context.joins else _apart(text, before, after)
     if not after or after[0] in " \t" or not text.strip():
         text = text.rstrip()
     if context.kind == "block" and after.strip() and "\n" in text:
@@ -213,7 +217,19 @@ def _without_rest_of_line(text: str, context: Context, row: Language, after: str
 
 
 def _in_word(text: str, offset: int) -> bool:
-    return all(c.isalnum() or c == "_" for c in text[max(0, offset - 1) : offset + 1]) and 0 < offset < len(text)
+    return all(map(_is_word, text[max(0, offset - 1) : offset + 1])) and 0 < offset < len(text)
+
+
+def _apart(text: str, before: str, after: str) -> str:
+    """`text` up to where the word after it stays a word of its own; but in the middle of a word it may be letters
+    alone."""
+    if not _in_word(text + after, len(text)) or (_in_word(before + text, len(before)) and all(map(_is_word, text))):
+        return text
+    return text[: next((end for end in range(len(text), 0, -1) if not _is_word(text[end - 1])), 0)]
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
 
 
 def _without_following_lines(text: str, context: Context, row: Language, before: str) -> str:

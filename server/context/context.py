@@ -48,7 +48,7 @@ class Budget:
 class Context:
     """`indent` is the white space at the start of the hole's line, up to the hole. `scope` says where the hole is;
     "arguments" are those of a call or a definition. `lines` is the maximum for a block, 1 for other kinds. `missing` is
-    the name that the hole most likely binds."""
+    the name that the hole most likely binds. `joins`: the fill may become a part of the word after it."""
 
     prefix: str
     suffix: str
@@ -58,6 +58,7 @@ class Context:
     scope: Scope
     lines: int
     missing: wire.Missing | None = None
+    joins: bool = False
 
     def missing_from(self, segments: Sequence[wire.Text | wire.Hole]) -> wire.Missing | None:
         """`missing` for a job with these segments: only a single hole can bind it."""
@@ -92,6 +93,7 @@ def context(
         scope=scope,
         lines=_height(text, start, end, row) if kind == "block" else 1,
         missing=missing(text, start, row, tree, end) if scope == "code" else None,
+        joins=start < end and bool(_WORD.fullmatch(text[end - 1 : end + 1])),
     )
 
 

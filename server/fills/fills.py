@@ -209,6 +209,7 @@ def laid_out(text: str, batch: HoleBatch) -> tuple[Context, list[wire.Text | wir
 def _enlarged(around: Context, replaced: str, most: int) -> tuple[Context, wire.Hole]:
     """The context and its hole, enlarged to hold at least as much as the replaced text."""
     lines = replaced.count("\n") + 1
+    around = replace(around, joins=True)  # whoever selects a part of a word gets another one
     if lines > 1 and around.kind != "span":
         around = replace(around, kind="block", lines=max(lines, around.lines))
     tokens = max(hole(around, most).max_tokens, min(wire.MAX_SLOTS, len(replaced) // 3))

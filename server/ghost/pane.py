@@ -5,6 +5,7 @@ key a new canvas starts from the rest of the old one.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -37,6 +38,8 @@ from caesura.server.text.workspace import OpenDocument
 
 FAINT = 25  # explore text up to this many times below the display threshold; typing confirms its start
 NEARBY = 30  # lines; within them the chosen neighbours stay, and so does the engine's KV of them
+
+_WORD = re.compile(r"\w")
 
 
 @dataclass(frozen=True)
@@ -232,8 +235,10 @@ class Pane:
     # Jobs
 
     def _launch(self, canvas: WarmCanvas, priority: Priority, draft: tuple[str] | None = None) -> None:
-        """Begin the job of a canvas, unless no suggestion is wanted there."""
-        if not self._services.jobs.wanted(self.opened, canvas, invoked=priority == "invoked"):
+        """Begin the job of a canvas, unless no suggestion is wanted there: in front of a word only if the user asks."""
+        end, invoked = canvas.typed.origin + len(canvas.typed.text), priority == "invoked"
+        in_front = _WORD.match(self.opened.document.text, end) and not invoked
+        if in_front or not self._services.jobs.wanted(self.opened, canvas, invoked=invoked):
             canvas.over = True
             return
         document = self._key if canvas is self.canvases.current else self._key + "+"

@@ -77,6 +77,15 @@ from ..support.marked import marked
         ("x = [\n    [\n        1\n    ]\n|\n", "]", "]"),
         ("def f():\n    |\n", "a()\n    b()\n" * 3, "a()\n    b()"),
         ("def f():\n    |\n", "a()\n    a()", "a()\n    a()"),
+        # in front of a word, and in the middle of one
+        ("return os.|getsize\n", "path.", "path."),
+        ("return os.|getsize\n", "path.getsizes", "path."),
+        ("return os.|getsize\n", "paths", ""),
+        ("x = |y\n", "z + ", "z + "),
+        ("x = |y\n", "z", ""),
+        ("x = get|size()\n", "file_", "file_"),
+        ("x = get|size()\n", "file(1).", "file(1)."),
+        ("x = |co|unt\n", "disc", "disc"),
         # a docstring without a word
         ("def f():\n    |\n", '""""""', ""),
         ("def f():\n    |\n", '"""\n    """', ""),

@@ -401,6 +401,17 @@ async def test_places_that_are_off(text: str, options: dict[str, Any]) -> None:
     assert editor.engine.jobs == []
 
 
+@pytest.mark.parametrize("text", ["return|getsize(a)", "x =|1", "# a|b"])
+async def test_in_front_of_a_word_only_who_asks_gets_a_suggestion(text: str) -> None:
+    editor = Editor(text)
+    await editor.type(" ")
+    assert await editor.shown() == ""
+    assert editor.engine.jobs == []
+    request = await editor.ask(invoked=True)
+    await editor.engine.say("y + ")
+    assert (await proposed(request)).insert == "y + "
+
+
 async def test_neighbours_stay_while_one_types_and_change_with_what_lies_around() -> None:
     editor = Editor("x =|")
     editor.around.known = (wire.Neighbour("# a.py", "a = 1"),)

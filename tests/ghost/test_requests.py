@@ -151,8 +151,8 @@ async def test_the_item_of_a_popup_when_the_cursor_moves_in_its_word() -> None:
     await editor.engine.say(".join(a)")
     await proposed(request)
     editor.cursor -= 1
-    await editor.ask(selected=Selected(3, "path"))
-    assert [job.suffix for job in editor.engine.jobs] == ["", "a"]
+    assert (await proposed(await editor.ask(selected=Selected(3, "path")))).insert == ""
+    assert len(editor.engine.jobs) == 1, "in front of a letter"
 
 
 async def test_an_item_that_replaces_what_is_typed() -> None:
