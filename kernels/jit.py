@@ -32,12 +32,17 @@ if triton is None:
         return function or (lambda function: function)
 
 
-__all__ = ["capacity", "cdiv", "fused", "jit", "power", "tl", "triton"]
+__all__ = ["capacity", "cdiv", "fused", "jit", "power", "tl", "triton", "whole"]
 
 
 def fused(x: Tensor, *, fp8: bool = False) -> bool:
     """True if kernels run on this tensor's device; those that read e4m3 need an Ada or a later GPU."""
     return triton is not None and x.is_cuda and not (fp8 and torch.cuda.get_device_capability(x.device) < (8, 9))
+
+
+def whole(width: int) -> dict[str, int]:
+    """Block sizes for one row a program, 16 numbers a thread."""
+    return {"WIDTH": width, "BLOCK": power(width), "num_warps": min(8, max(1, power(width) // 512))}
 
 
 @cache
