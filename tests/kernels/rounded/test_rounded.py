@@ -4,15 +4,25 @@ Without a GPU the launches run in Triton's interpreter, whose own conversions ar
 """
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from caesura.kernels import experts, fp8, gated, norms
+from caesura.engine import models
+from caesura.engine.models import Run
+from caesura.engine.models._diffusion_gemma_files import rounding
+from caesura.engine.models.diffusion_gemma import DiffusionGemma
+from caesura.engine.weights.convert import convert
+from caesura.kernels import attention, experts, fp8, gated, norms, rotary
 from caesura.kernels.linear import Linear, Rows8
+
+from ...support.checkpoints import gemma
 
 interpreter = pytest.importorskip("triton.runtime.interpreter")
 
@@ -23,8 +33,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarn
 
 
 @pytest.fixture(autouse=True)
-def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Conversions from float32 round to the nearest, as a GPU's."""
+def to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conversions from float32 round to the nearest, as a GPU's, and products of bfloat16 are right."""
     plain, tl = interpreter._convert_float, interpreter.tl
     types = {tl.bfloat16: (torch.bfloat16, torch.uint16), tl.float8e4nv: (torch.float8_e4m3fn, torch.uint8)}
 
@@ -35,6 +45,15 @@ def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.from_numpy(data.view(np.float32).copy()).to(dtype).view(bits).numpy()
 
     monkeypatch.setattr(interpreter, "_convert_float", convert)
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    multiply = builder.create_dot
+
+    def dot(self: Any, a: Any, b: Any, *others: Any) -> Any:
+        if a.dtype == tl.bfloat16:
+            a, b = (handle(plain(x.data, tl.bfloat16, tl.float32, None).view(np.float32), tl.float32) for x in (a, b))
+        return multiply(self, a, b, *others)
+
+    monkeypatch.setattr(builder, "create_dot", dot)
 
 
 def rows(count: int, width: int, seed: int = 0) -> Tensor:
@@ -174,6 +193,42 @@ def test_a_pair_gets_the_same_in_any_order_and_company() -> None:
     assert torch.equal(experts.launch_pairs(x, chosen, *both, experts.Lists(listed.counts, turned)), found)
     few = slice(40, 47)
     assert torch.equal(experts.launch_pairs(x[few], chosen[few], *both), found[few])
+
+
+def tiny(folder: Path) -> DiffusionGemma:
+    """The tiny checkpoint in bfloat16, its layers in FP8."""
+    gemma.published(folder / "floats")
+    for path in (folder / "floats").glob("*.safetensors"):
+        save_file({name: tensor.bfloat16() for name, tensor in load_file(path).items()}, path)
+    convert(folder / "floats", folder / "fp8", "fp8", lambda done, total: None)
+    model = models.load(str(folder / "fp8"), "cpu")
+    assert isinstance(model, DiffusionGemma)
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_a_step_through_the_kernels_is_a_step_without_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, text, canvas = tiny(tmp_path), list(range(100, 130)), list(range(200, 216))
+
+    def step() -> Tensor:
+        kv, at = model.cache().lease([]), range(len(text), len(text) + len(canvas))
+        model.prefill(text[:-7], kv)
+        first = model.denoise([Run(kv, canvas, at, fresh=text[-7:])])
+        second = model.denoise([Run(kv, canvas, at, conditioning=model.condition(first))])
+        return torch.cat((first, second)).float()
+
+    as_they_come = step()
+    model.weights = rounding(model.weights)
+    plain = step()
+    launched = set[str]()
+    modules = (attention, experts, fp8, gated, norms, rotary)
+    for module in modules:
+        monkeypatch.setattr(module, "fused", lambda *_, name=module.__name__, **__: launched.add(name) or True)
+    found = step()
+    assert len(launched) == len(modules)
+    off, moved = ((each - plain).abs().mean(-1).median() for each in (found, as_they_come))
+    assert off < 0.6 * moved < 0.2 * plain.std()
 
 
 @pytest.mark.gpu
