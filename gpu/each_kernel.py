@@ -1,7 +1,7 @@
 """Every kernel at DiffusionGemma's 26B shape: the bytes and FLOP it has to move and compute, what it gets of the
 device's bandwidth and arithmetic, the least time these allow, and the same work in PyTorch as its reference has it.
 `--peers` takes PyTorch's own kernels instead, which are fast enough for a loan: they do the work with other weights or
-less exactly.
+less exactly. In FP8 rows come in e4m3, as a norm gives them; `decoded` is our kernel for rows as they come.
 
 Kernels and peers are timed as CUDA graphs: launches cost nothing there, as in a step. What a call reads is more than
 the L2 cache holds, or it goes through as many copies as are.
@@ -25,7 +25,7 @@ from stand_in import FORMS, maker, sizes  # isort: skip
 ROWS, CONTEXTS = (16, 32, 64, 128, 256), (2048, 8192, 32768)
 FEW_ROWS, FEW_CONTEXTS = (32, 256), (2048,)  # with peers
 MEASURES = ("kernel", "peers")  # names in the book, without and with them
-PEERS = ("cublas_bf16_ms", "scaled_mm_ms", "scaled_grouped_mm_ms", "grouped_mm_ms", "sdpa_ms")
+PEERS = ("cublas_bf16_ms", "decoded_ms", "scaled_grouped_mm_ms", "grouped_mm_ms", "sdpa_ms")
 CACHE = 256 << 20  # bytes; more than any L2
 
 
@@ -175,26 +175,23 @@ def matrices(c: Config) -> list[tuple[int, int]]:
 
 
 def of_linear(shape: tuple[int, int], make: Callable[..., Linear], device: str, rows: int, cache: int) -> Case:
-    """Beside cuBLAS on a bfloat16 matrix and, for FP8, beside a product of codes: x is rounded too, and not timed."""
+    """Next to cuBLAS on a bfloat16 matrix."""
     first = make(*shape)
     assert isinstance(first, fp8.Fp8Linear | nvfp4.Nvfp4Linear)
     weights = [first, *(make(*shape) for _ in range(cache // first.nbytes))]
     x = torch.randn(rows, shape[1], device=device, dtype=torch.bfloat16)
+    given = experts.rows_of(x, first)
 
     def peers() -> Calls:
         dense = [weight.dense(torch.bfloat16) for weight in weights]
         found: dict[str, Callable[[], object]] = {"cublas_bf16": lambda: [functional.linear(x, w) for w in dense]}
-        if isinstance(first, fp8.Fp8Linear):
-            codes, scale = fp8.quantize(x)
-            found["scaled_mm"] = lambda: [
-                torch._scaled_mm(codes, w.codes.t(), scale_a=scale, scale_b=w.scale.t(), out_dtype=x.dtype)
-                for w in weights
-            ]
+        if first.rounds:
+            found["decoded"] = lambda: [matmul.launch(x, weight) for weight in weights]
         return found
 
     return Case(
         f"linear {shape[0]} x {shape[1]}, {rows} rows",
-        lambda: [matmul.launch(x, weight) for weight in weights],
+        lambda: [matmul.products(given, weight) for weight in weights],
         lambda: [weight.reference(x) for weight in weights],
         first.nbytes + 2 * rows * sum(shape),
         2 * rows * shape[0] * shape[1],
@@ -207,11 +204,11 @@ def of_gated(c: Config, make: Callable[..., Linear], device: str, rows: int, cac
     width, d = c.intermediate_size, c.hidden_size
     first = make(2 * width, d)
     weights = [first, *(make(2 * width, d) for _ in range(cache // first.nbytes))]
-    x = torch.randn(rows, d, device=device, dtype=torch.bfloat16)
+    x = experts.rows_of(torch.randn(rows, d, device=device, dtype=torch.bfloat16), first)
     return Case(
         f"gate and up, {rows} rows",
-        lambda: [gated.launch(x, weight) for weight in weights],
-        lambda: [gated.reference(x, weight) for weight in weights],
+        lambda: [gated.launch(x, weight, first.rounds) for weight in weights],
+        lambda: [gated.reference(x, weight, first.rounds) for weight in weights],
         first.nbytes + 2 * rows * (d + width),
         4 * rows * d * width,
         len(weights),
@@ -225,17 +222,18 @@ def of_experts(c: Config, make: Callable[..., Linear], device: str, rows: int) -
     weights, chosen = torch.randn(rows, c.num_experts, device=device).softmax(-1).topk(c.top_k_experts, -1)
     touched, expert = len(chosen.unique()), 3 * c.hidden_size * width
     stored = touched / c.num_experts * (gate_up.nbytes + down.nbytes)
+    given = experts.rows_of(x, gate_up)
     return Case(
         f"experts, {rows} rows",
-        lambda: experts.launch(x, weights, chosen, gate_up, down),
-        lambda: experts.reference(x, weights, chosen, gate_up, down),
+        lambda: experts.launch(given, weights, chosen, gate_up, down),
+        lambda: experts.reference(given, weights, chosen, gate_up, down),
         stored + 4 * rows * c.top_k_experts * (c.hidden_size + width),
         2 * rows * c.top_k_experts * expert,
-        peers=lambda: grouped(x, chosen, gate_up, down),
+        peers=lambda: grouped(x, weights, chosen, gate_up, down),
     )
 
 
-def grouped(x: torch.Tensor, chosen: torch.Tensor, gate_up: Linear, down: Linear) -> Calls:
+def grouped(x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, gate_up: Linear, down: Linear) -> Calls:
     """PyTorch's grouped products of both stacks, over rows that are sorted and rounded already."""
     ends = chosen.flatten().bincount(minlength=gate_up.shape[0]).cumsum(0).to(torch.int32)
     stacks = [(x.new_empty(chosen.numel(), stack.shape[-1]).normal_(), stack) for stack in (gate_up, down)]
@@ -249,13 +247,15 @@ def grouped(x: torch.Tensor, chosen: torch.Tensor, gate_up: Linear, down: Linear
     if not isinstance(gate_up, fp8.Fp8Linear):
         return {}
     rounded = [(*fp8.quantize(rows), stack) for rows, stack in stacks]
+    decoded = [fp8.Fp8Linear(*stack.tensors) for stack in (gate_up, down)]
     return {
+        "decoded": lambda: experts.launch(x, weights, chosen, *decoded),
         "scaled_grouped_mm": lambda: [
             torch._scaled_grouped_mm(
                 codes, stack.codes.transpose(1, 2), scale.flatten(), stack.scale.squeeze(-1), ends, out_dtype=x.dtype
             )
             for codes, scale, stack in rounded
-        ]
+        ],
     }
 
 

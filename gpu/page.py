@@ -20,7 +20,7 @@ PAGE = {  # measure: title and columns
     "steps": ("Steps by rows", ("form", "context", "canvas", "p50_ms", "anew_p50_ms", "floor_ms")),
     "peers": (
         "Kernels and PyTorch's",
-        ("form", "kernel", "ms", "floor_ms", "cublas_bf16_ms", "scaled_mm_ms", "scaled_grouped_mm_ms", "grouped_mm_ms"),
+        ("form", "kernel", "ms", "floor_ms", "cublas_bf16_ms", "decoded_ms", "scaled_grouped_mm_ms", "grouped_mm_ms"),
     ),
     "causal verify": ("Passes of code models", ("shape", "context", "rows", "p50_ms", "floor_ms")),
     "causal job": ("Jobs of code models", ("shape", "method", "p50_ms", "passes", "ms_a_pass")),

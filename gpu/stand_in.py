@@ -14,6 +14,7 @@ from caesura.kernels.linear import Dense, Linear
 
 PUBLISHED = Path(__file__).with_name("diffusiongemma-26b.json")
 FORMS = ("bf16", "fp8", "nvfp4")
+EXACT = "fp8-exact"  # FP8 with activations as they come
 Make = Callable[..., Linear]
 
 
@@ -36,9 +37,10 @@ def maker(form: str, device: str) -> Make:
         *outer, rows, columns = shape
         if form == "bf16":
             return Dense(torch.randn(shape, device=device, dtype=torch.bfloat16) * 0.02)
-        if form == "fp8":
+        if form in ("fp8", EXACT):
             codes = torch.randn(shape, device=device, dtype=torch.bfloat16).to(torch.float8_e4m3fn)
-            return fp8.Fp8Linear(codes, torch.full((*outer, rows, 1), 0.02, device=device))
+            kind = fp8.Fp8Linear if form == EXACT else fp8.Fp8Dynamic
+            return kind(codes, torch.full((*outer, rows, 1), 0.02, device=device))
         codes = torch.randint(256, (*outer, rows, columns // 2), dtype=torch.uint8, device=device)
         scale = torch.ones(*outer, rows, columns // nvfp4.GROUP, device=device).to(torch.float8_e4m3fn)
         return nvfp4.Nvfp4Linear(codes, scale, torch.full((*outer, rows, 1), 0.01, device=device))

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from caesura.engine.models.diffusion_gemma import EVERYTHING, Config
-from caesura.kernels import attention, experts, tuned
+from caesura.kernels import attention, experts, fp8, tuned
 from caesura.kernels.jit import triton
+from caesura.kernels.linear import Rows8
 
 from measuring import Book, Line, captured, clock, command, table, wait  # isort: skip  (beside this script)
 from stand_in import maker, sizes  # isort: skip
@@ -64,18 +65,20 @@ def works(c: Config, device: str, plan: Plan) -> Iterator[Work]:
     make, width = maker(FORM, device), c.moe_intermediate_size
     stacks = make(c.num_experts, 2 * width, c.hidden_size), make(c.num_experts, c.hidden_size, width)
     for rows in plan.rows:
-        x = torch.randn(rows, c.hidden_size, device=device, dtype=plan.dtype)
+        x = fp8.quantised(torch.randn(rows, c.hidden_size, device=device, dtype=torch.bfloat16))
         logits = torch.randn(rows, c.num_experts, device=device)
         weights, chosen = logits.softmax(-1).topk(c.top_k_experts, -1)
 
-        def draw(x: Tensor = x, logits: Tensor = logits, weights: Tensor = weights, chosen: Tensor = chosen) -> None:
-            x.normal_()
+        def draw(x: Rows8 = x, logits: Tensor = logits, weights: Tensor = weights, chosen: Tensor = chosen) -> None:
+            new = fp8.quantised(torch.randn(x.shape, device=device, dtype=torch.bfloat16))
+            x.codes.copy_(new.codes)
+            x.scale.copy_(new.scale)
             for into, found in zip((weights, chosen), logits.normal_().softmax(-1).topk(chosen.shape[1]), strict=True):
                 into.copy_(found)
 
         launch = partial(experts.launch, x, weights, chosen, *stacks)
         for kernel, stack in zip((experts.UP, experts.DOWN), stacks, strict=True):
-            yield Work(kernel, stack.shape, chosen.numel(), (x, stack.operands[0]), launch, draw)
+            yield Work(kernel, stack.shape, chosen.numel(), (x.codes, stack.operands[0]), launch, draw)
         yield from of_attention(c, device, plan, rows)
 
 

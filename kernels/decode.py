@@ -18,7 +18,7 @@ from caesura.kernels.jit import jit, tl
 @jit
 def floats(codes, dtype):
     """Convert e4m3 by way of float32: sm_90's own way from float16 to bfloat16 is slow, value by value."""
-    if codes.dtype == tl.float8e4nv:
+    if codes.dtype == tl.float8e4nv and dtype != tl.float8e4nv:
         codes = codes.to(tl.float16).to(tl.float32)
     return codes.to(dtype)
 
@@ -71,18 +71,22 @@ def nvfp4_tile(
 
 @jit
 def product(
-    x, row, found, codes, groups, factor, matrix, n, first, last, N, K: tl.constexpr,
+    x, scale, row, found, codes, groups, factor, matrix, n, first, last, N, K: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Rows n of a matrix [N, K] of a stack times rows `row` of x, over the blocks of BLOCK_K columns from `first` to
-    before `last`; float32 [BLOCK_N, BLOCK_R]."""
-    dtype: tl.constexpr = x.dtype.element_ty
+    before `last`; float32 [BLOCK_N, BLOCK_R]. With `scale`, float32 [BLOCK_R], rows of x are codes, or become codes as
+    they are read, and nothing is decoded."""
+    dtype: tl.constexpr = x.dtype.element_ty if scale is None else codes.dtype.element_ty
     live = n < N
     if groups is None:
         codes += matrix * N * K
     else:
         codes += matrix * N * (K // 8)
         groups += matrix * N * (K // 16)
+    inverse = None if scale is None else (1.0 / scale)[None, :]
+    # Hopper adds products of codes with some 14 bits: so many columns, then float32.
+    exact: tl.constexpr = BLOCK_K if BLOCK_K < 128 else 128
     total = tl.zeros((BLOCK_N, BLOCK_R), tl.float32)
     for step in range(first, last):
         if groups is None:
@@ -92,9 +96,13 @@ def product(
         column = step * BLOCK_K + tl.arange(0, BLOCK_K)
         mask = (column < K)[:, None] & found[None, :]
         part = tl.load(x + row[None, :] * K + column[:, None], mask=mask, other=0.0)
-        total = tl.dot(weight, part, total, input_precision="ieee")
+        if part.dtype != dtype:
+            part = (part.to(tl.float32) * inverse).to(dtype)
+        total = tl.dot(weight, part, total, input_precision="ieee", max_num_imprecise_acc=exact)
     if groups is not None:
         total *= 2.0**9 if dtype == tl.bfloat16 else 2.0**7
+    if scale is not None:
+        total *= scale[None, :]
     if factor is not None:
         total *= tl.load(factor + matrix * N + n, mask=live, other=0.0)[:, None]
     return total

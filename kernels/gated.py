@@ -1,8 +1,10 @@
 """The inner rows of a gated MLP, gelu(gate x) * (up x), whose matrices gate and up are one [2 * width, K], gate first.
 
-One launch in FP8 and NVFP4. A tile has rows of gate and the same rows of up. Its columns are split as in matmul.py, and
-the program that comes last adds the splits up (jit.py), takes gelu in its tanh form, multiplies and rounds once. For
-floats, and for more rows than decoding is worth, cuBLAS multiplies and a second kernel does the rest.
+One launch for weights that are decoded. A tile has rows of gate and the same rows of up. Its columns are split as in
+matmul.py, and the program that comes last adds the splits up (jit.py), takes gelu in its tanh form, multiplies and
+rounds once. For floats, for FP8 times FP8, and for more rows than decoding is worth, a library multiplies and a second
+kernel does the rest. Where the next product wants `Rows8`, a program of that kernel has a whole row and makes codes and
+a scale of it.
 
 Bytes: the matrix once, x once a tile, and 2*rows*width written; splits write and read 16*splits*rows*width in L2. 32
 rows of 2112 have four splits, 4.3 MB, of which the last program of a tile reads 32 KB, in 0.3 us at the 110 GB/s that
@@ -16,13 +18,15 @@ from torch.nn.functional import gelu
 
 from caesura.kernels import matmul
 from caesura.kernels.decode import product
-from caesura.kernels.jit import cdiv, counters, fused, is_last, jit, tl
-from caesura.kernels.linear import Dense, Linear
+from caesura.kernels.fp8 import empty_rows, quantised, store_row
+from caesura.kernels.jit import cdiv, counters, fused, is_last, jit, tl, whole
+from caesura.kernels.linear import Activations, Dense, Linear, row_operands
 
 
-def reference(x: Tensor, gate_up: Linear) -> Tensor:
+def reference(x: Activations, gate_up: Linear, rounds: bool = False) -> Activations:
     gate, up = gate_up(x).chunk(2, -1)
-    return gelu(gate, approximate="tanh") * up
+    inner = gelu(gate, approximate="tanh") * up
+    return quantised(inner) if rounds else inner
 
 
 @jit
@@ -45,7 +49,7 @@ def _gate_up(
     of_matrix = tl.where(column < N, column + both // BLOCK_N * N, 2 * N)
     first, last = split * steps, tl.minimum(split * steps + steps, tl.cdiv(K, BLOCK_K))
     total = product(
-        x, row, found, codes, groups, factor, 0, of_matrix, first, last, 2 * N, K, BLOCK_R, 2 * BLOCK_N, BLOCK_K
+        x, None, row, found, codes, groups, factor, 0, of_matrix, first, last, 2 * N, K, BLOCK_R, 2 * BLOCK_N, BLOCK_K
     )
     tile, tiles = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0), tl.num_programs(0) * tl.num_programs(1)
     place = parts + both[:, None] * BLOCK_R + r[None, :]
@@ -61,28 +65,36 @@ def _gate_up(
 
 
 @jit
-def _gate(both, out, N: tl.constexpr, BLOCK: tl.constexpr):
+def _gate(both, out, scales, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     row, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    gate = tl.load(both + row * 2 * N + n, mask=n < N, other=0.0).to(tl.float32)
-    up = tl.load(both + row * 2 * N + N + n, mask=n < N, other=0.0).to(tl.float32)
-    tl.store(out + row * N + n, activated(gate, up, False).to(out.dtype.element_ty), mask=n < N)
+    both += row * 2 * WIDTH + n
+    gate = tl.load(both, mask=n < WIDTH, other=0.0).to(tl.float32)
+    up = tl.load(both + WIDTH, mask=n < WIDTH, other=0.0).to(tl.float32)
+    inner = activated(gate, up, False)
+    if scales is not None:
+        inner = inner.to(tl.bfloat16).to(tl.float32)
+    store_row(inner, out, scales, row, n, WIDTH)
 
 
-def launch(x: Tensor, gate_up: Linear) -> Tensor:
+def launch(x: Activations, gate_up: Linear, rounds: bool = False) -> Activations:
     """As `gated`."""
-    rows, width = len(x), gate_up.shape[0] // 2
-    out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
-    if isinstance(gate_up, Dense) or not matmul.fits(x):
-        _gate[rows, cdiv(width, 512)](gate_up(x), out, N=width, BLOCK=512)
-    elif rows:
-        launch_product(x, gate_up, out)
+    width = gate_up.shape[0] // 2
+    if isinstance(x, Tensor) and not (rounds or gate_up.rounds or isinstance(gate_up, Dense)) and matmul.fits(x):
+        return launch_product(x, gate_up)
+    both = gate_up(x)
+    out = empty_rows(both, len(both), width) if rounds else both.new_empty(len(both), width)
+    how = whole(width) if rounds else {"WIDTH": width, "BLOCK": 512}
+    _gate[len(both), cdiv(width, how["BLOCK"])](both, *row_operands(out), **how)
     return out
 
 
-def launch_product(x: Tensor, gate_up: Linear, out: Tensor) -> None:
-    """As `gated`, into `out`, for at least one row and a matrix in FP8 or NVFP4."""
-    (rows, width), (_, columns), x = out.shape, gate_up.shape, x.contiguous()
-    assert x.shape == (rows, columns)
+def launch_product(x: Tensor, gate_up: Linear) -> Tensor:
+    """As `gated`, for a matrix that is decoded."""
+    (rows, columns), width, x = x.shape, gate_up.shape[0] // 2, x.contiguous()
+    out = x.new_empty(rows, width)
+    if not rows:
+        return out
+    assert columns == gate_up.shape[1]
     assert all(tensor.is_contiguous() for tensor in gate_up.tensors)
     how = matmul.blocks(rows, 2 * width, columns)
     how["BLOCK_N"] //= 2
@@ -92,8 +104,10 @@ def launch_product(x: Tensor, gate_up: Linear, out: Tensor) -> None:
     counting = counters(x.device)
     assert grid[0] * grid[1] <= len(counting)
     _gate_up[*grid, splits](x, *gate_up.operands, parts, out, counting, rows, steps, N=width, K=columns, **how)
+    return out
 
 
-def gated(x: Tensor, gate_up: Linear) -> Tensor:
-    """x [rows, K] and gate_up [2 * width, K], gate first -> gelu(gate x) * (up x), [rows, width] in x's dtype."""
-    return (launch if fused(x) else reference)(x, gate_up)
+def gated(x: Activations, gate_up: Linear, rounds: bool = False) -> Activations:
+    """x [rows, K] and gate_up [2 * width, K], gate first -> gelu(gate x) * (up x), [rows, width] in x's dtype; or as
+    `Rows8`, where the next product `rounds`."""
+    return (launch if fused(row_operands(x)[0]) else reference)(x, gate_up, rounds)

@@ -37,7 +37,7 @@ if triton is None:
         return function or (lambda function: function)
 
 
-__all__ = ["capacity", "cdiv", "counters", "fused", "is_last", "jit", "power", "tl", "triton"]
+__all__ = ["capacity", "cdiv", "counters", "fused", "is_last", "jit", "power", "tl", "triton", "whole"]
 
 COUNTERS = 1 << 12  # of a device; the router takes most: one for each expert and for every 16 rows
 
@@ -45,6 +45,11 @@ COUNTERS = 1 << 12  # of a device; the router takes most: one for each expert an
 def fused(x: Tensor, *, fp8: bool = False) -> bool:
     """True if kernels run on this tensor's device; those that read e4m3 need an Ada or a later GPU."""
     return triton is not None and x.is_cuda and not (fp8 and torch.cuda.get_device_capability(x.device) < (8, 9))
+
+
+def whole(width: int) -> dict[str, int]:
+    """Block sizes for one row a program, 16 numbers a thread."""
+    return {"WIDTH": width, "BLOCK": power(width), "num_warps": min(8, max(1, power(width) // 512))}
 
 
 @cache

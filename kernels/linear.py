@@ -1,21 +1,51 @@
 """A linear layer's weights in whatever precision they are stored: one matrix, or a stack of them (experts).
 
-`Dense` is here; the other precisions have a file each. They are weights only: activations stay as they come.
+`Dense` is here; the other precisions have a file each. Activations stay as they come, or become `Rows8` where the
+weights ask for it (`fp8.Fp8Dynamic`).
 
 Bytes: each call reads the whole matrix once, 2*N*K in bfloat16; with few rows of x that is the cost.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 
+@dataclass(frozen=True)
+class Rows8:
+    """Rows of activations in 8 bits: e4m3 codes [rows, K], and the scale of each row, float32 [rows, 1]."""
+
+    codes: Tensor
+    scale: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.codes.shape
+
+    def new_empty(self, *size: int) -> Tensor:
+        """For what is computed of these rows: bfloat16 on their device."""
+        return self.codes.new_empty(*size, dtype=torch.bfloat16)
+
+    def __getitem__(self, rows: Tensor | slice) -> "Rows8":
+        return Rows8(self.codes[rows], self.scale[rows])
+
+
+Activations = Tensor | Rows8
+
+
+def row_operands(x: Activations) -> tuple[Tensor, Tensor | None]:
+    """What a kernel reads of rows: values, or codes and the scale of each row."""
+    return (x.codes, x.scale) if isinstance(x, Rows8) else (x.contiguous(), None)
+
+
 class Linear:
     """A matrix [N, K] or a stack [E, N, K]. A child is a frozen dataclass of tensors that all begin with [(E,) N]."""
+
+    rounds: ClassVar[bool] = False  # True if it multiplies `Rows8`
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -40,7 +70,7 @@ class Linear:
         """The values, [(E,) N, K]."""
         raise NotImplementedError
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Any) -> Tensor:
         """[..., K] -> [..., N] in x's dtype; for a matrix, not for a stack."""
         raise NotImplementedError
 

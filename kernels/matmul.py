@@ -26,7 +26,7 @@ from torch import Tensor
 
 from caesura.kernels.decode import product
 from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
-from caesura.kernels.linear import Dense, Linear
+from caesura.kernels.linear import Activations, Dense, Linear
 
 # Rows above which decoding in each block costs more than widening W once for cuBLAS. An estimate, not measured.
 MOST = 512
@@ -42,7 +42,7 @@ def _multiply(
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     split, found = tl.program_id(2), row < rows
     first, last = split * steps, tl.minimum(split * steps + steps, tl.cdiv(K, BLOCK_K))
-    total = product(x, row, found, codes, groups, factor, 0, n, first, last, N, K, BLOCK_R, BLOCK_N, BLOCK_K)
+    total = product(x, None, row, found, codes, groups, factor, 0, n, first, last, N, K, BLOCK_R, BLOCK_N, BLOCK_K)
     place = (split * rows + row)[None, :] * N + n[:, None]
     tl.store(out + place, total.to(out.dtype.element_ty), mask=(n < N)[:, None] & found[None, :])
 
@@ -109,10 +109,14 @@ def launch(x: Tensor, weight: Linear) -> Tensor:
     return out
 
 
-def products(x: Tensor, weight: Linear) -> Tensor:
+def products(x: Activations, weight: Linear) -> Tensor:
     """x [rows, K] -> parts that add up to the product, [parts, rows, N]: one in x's dtype, or several in float32. The
-    kernel that reads them adds them up, which spares a launch."""
-    return parts(x, weight) if not isinstance(weight, Dense) and fits(x) else weight(x)[None]
+    kernel that reads them adds them up, which spares a launch. `Rows8` are for weights that round, which give one part
+    in bfloat16."""
+    if weight.rounds or isinstance(weight, Dense):
+        return weight(x)[None]
+    assert isinstance(x, Tensor)
+    return parts(x, weight) if fits(x) else weight(x)[None]
 
 
 def added(parts: Tensor, dtype: torch.dtype) -> Tensor:

@@ -12,7 +12,8 @@ The attention and the MLP are products that may come in parts (matmul.py), and t
 weighted: the kernel adds them up as it reads them, in float32, and rounds the sum, so that no launch writes it.
 
 Norms are float32 inside and rounded to x's dtype where the reference rounds. A program has one row of x, [D], and loads
-everything before it computes, so that it waits for memory once. The views share one root mean square.
+everything before it computes, so that it waits for memory once. The views share one root mean square. A view whose
+product wants `Rows8` becomes codes and a scale at once.
 
 Bytes in 16 bits: 12*rows*D and 10*rows*D, together 4 MB at 64 rows of 2816; of norms each program reads 14*D and 16*D,
 from L2. One operation at a time it is 190*rows*D, in some 40 launches, which cost most when rows are few.
@@ -33,10 +34,12 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm
 
 from caesura.kernels.experts import Lists, empty_lists, weighted
-from caesura.kernels.jit import cdiv, counters, fused, is_last, jit, power, tl
+from caesura.kernels.fp8 import empty_rows, quantised, store_row
+from caesura.kernels.jit import cdiv, counters, fused, is_last, jit, power, tl, whole
+from caesura.kernels.linear import Activations, row_operands
 from caesura.kernels.matmul import added
 
-Views = tuple[Tensor, Tensor, Tensor, Tensor]
+Views = tuple[Tensor, Activations, Activations, Tensor]
 
 
 class RoutedRows(NamedTuple):
@@ -62,19 +65,29 @@ def reference_enter(
     return embedding(ids[source], embed) * scale, rms(soft[source].to(embed.dtype), norm, eps)
 
 
+def view(x: Tensor, weight: Tensor, eps: float, rounds: bool) -> Activations:
+    return quantised(rms(x, weight, eps)) if rounds else rms(x, weight, eps)
+
+
 def reference_add_signals(
-    x: Tensor, signals: Tensor, following: Tensor, mode: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, signals: Tensor, following: Tensor, mode: Tensor, eps: float, rounds: bool = False
+) -> tuple[Tensor, Activations]:
     x = torch.where(mode[:, None] > 0, rms(x + signals, None, eps), x)
-    return x, rms(x, following, eps)
+    return x, view(x, following, eps, rounds)
 
 
 def reference_add_attention(
-    x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float
+    x: Tensor,
+    attention: Tensor,
+    norms: Sequence[Tensor],
+    router_scale: Tensor,
+    eps: float,
+    rounds: tuple[bool, bool] = (False, False),
 ) -> Views:
     post, mlp, moe = norms
     x = x + rms(added(attention, x.dtype), post, eps)
-    return x, rms(x, mlp, eps), rms(x, moe, eps), rms(x, None, eps) * router_scale * x.shape[-1] ** -0.5
+    both = view(x, mlp, eps, rounds[0]), view(x, moe, eps, rounds[1])
+    return x, *both, rms(x, None, eps) * router_scale * x.shape[-1] ** -0.5
 
 
 def reference_route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> RoutedRows:
@@ -92,12 +105,13 @@ def reference_add_experts(
     mode: Tensor,
     eps: float,
     weights: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    rounds: bool = False,
+) -> tuple[Tensor, Activations]:
     post_mlp, post_moe, post, following = norms
     moe = moe if weights is None else weighted(moe, weights)
     both = rms(added(mlp, x.dtype), post_mlp, eps) + rms(moe, post_moe, eps)
     x = (x + rms(both, post, eps)) * scalar[mode, None]
-    return x, rms(x, following, eps)
+    return x, view(x, following, eps, rounds)
 
 
 # The kernels
@@ -156,7 +170,7 @@ def _enter(ids, embed, soft, source, norm, x, signals, scale, eps, WIDTH: tl.con
 
 
 @jit
-def _add_signals(x, signals, following, mode, new_x, next_x, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _add_signals(x, signals, following, mode, new_x, next_x, scales, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     dtype: tl.constexpr = x.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     start = row * WIDTH
@@ -167,12 +181,12 @@ def _add_signals(x, signals, following, mode, new_x, next_x, eps, WIDTH: tl.cons
     both = rounded(x + read(signals + start, d, WIDTH), dtype)
     x = tl.where(of_canvas, rounded(both * inverse(both, eps, WIDTH), dtype), x)
     tl.store(new_x + start + d, x.to(dtype), mask=d < WIDTH)
-    tl.store(next_x + start + d, (x * inverse(x, eps, WIDTH) * following).to(dtype), mask=d < WIDTH)
+    store_row(rounded(x * inverse(x, eps, WIDTH) * following, dtype), next_x, scales, row, d, WIDTH)
 
 
 @jit(do_not_specialize=["parts"])
 def _add_attention(
-    x, attention, post, mlp, moe, router_scale, new_x, mlp_x, moe_x, router_x, parts, eps, root,
+    x, attention, post, mlp, moe, router_scale, new_x, mlp_x, mlp_scales, moe_x, moe_scales, router_x, parts, eps, root,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     dtype: tl.constexpr = x.dtype.element_ty
@@ -188,15 +202,15 @@ def _add_attention(
     x = rounded(x + rounded(attention * inverse(attention, eps, WIDTH) * post, dtype), dtype)
     tl.store(new_x + start + d, x.to(dtype), mask=inside)
     x = x * inverse(x, eps, WIDTH)
-    tl.store(mlp_x + start + d, (x * mlp).to(dtype), mask=inside)
-    tl.store(moe_x + start + d, (x * moe).to(dtype), mask=inside)
+    store_row(rounded(x * mlp, dtype), mlp_x, mlp_scales, row, d, WIDTH)
+    store_row(rounded(x * moe, dtype), moe_x, moe_scales, row, d, WIDTH)
     x = rounded(rounded(x, dtype) * router_scale, dtype) * root
     tl.store(router_x + start + d, x.to(dtype), mask=inside)
 
 
 @jit(do_not_specialize=["parts"])
 def _add_experts(
-    x, mlp, moe, weights, post_mlp, post_moe, post, following, scalar, mode, new_x, next_x, parts, eps,
+    x, mlp, moe, weights, post_mlp, post_moe, post, following, scalar, mode, new_x, next_x, scales, parts, eps,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, TOP_K: tl.constexpr,
 ):  # fmt: skip
     dtype: tl.constexpr = x.dtype.element_ty
@@ -218,7 +232,7 @@ def _add_experts(
     x = rounded(x + rounded(both * inverse(both, eps, WIDTH) * post, dtype), dtype)
     x = rounded(x * scalar, dtype)
     tl.store(new_x + start + d, x.to(dtype), mask=inside)
-    tl.store(next_x + start + d, (x * inverse(x, eps, WIDTH) * following).to(dtype), mask=inside)
+    store_row(rounded(x * inverse(x, eps, WIDTH) * following, dtype), next_x, scales, row, d, WIDTH)
 
 
 @jit
@@ -294,9 +308,10 @@ def _route(
 # Their launchers
 
 
-def whole(width: int) -> dict[str, int]:
-    """Block sizes for one row, 16 numbers a thread: at 2816, with seven rows at once, some 120 registers."""
-    return {"WIDTH": width, "BLOCK": power(width), "num_warps": min(8, max(1, power(width) // 512))}
+def empty_view(x: Tensor, rounds: bool) -> tuple[Activations, Tensor, Tensor | None]:
+    """A view like x, and the operands of the kernel that makes it."""
+    made = empty_rows(x, *x.shape) if rounds else torch.empty_like(x)
+    return made, *row_operands(made)
 
 
 def launch_enter(
@@ -311,27 +326,34 @@ def launch_enter(
 
 
 def launch_add_signals(
-    x: Tensor, signals: Tensor, following: Tensor, mode: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, signals: Tensor, following: Tensor, mode: Tensor, eps: float, rounds: bool = False
+) -> tuple[Tensor, Activations]:
     rows, width = x.shape
     assert mode.shape == (rows,)
     assert x.is_contiguous()
     assert signals.is_contiguous()
-    new_x, next_x = x.new_empty(2, rows, width)
-    _add_signals[rows,](x, signals, following, mode, new_x, next_x, eps, **whole(width))
+    new_x, (next_x, *made) = torch.empty_like(x), empty_view(x, rounds)
+    _add_signals[rows,](x, signals, following, mode, new_x, *made, eps, **whole(width))
     return new_x, next_x
 
 
 def launch_add_attention(
-    x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float
+    x: Tensor,
+    attention: Tensor,
+    norms: Sequence[Tensor],
+    router_scale: Tensor,
+    eps: float,
+    rounds: tuple[bool, bool] = (False, False),
 ) -> Views:
+    """At a width of 2816, with seven rows at once, some 120 registers."""
     (rows, width), parts = x.shape, len(attention) if attention.ndim == 3 else 1
     assert attention.shape[-2:] == x.shape
     assert x.is_contiguous()
     assert attention.is_contiguous()
-    new_x, mlp_x, moe_x, router_x = x.new_empty(4, rows, width)
+    new_x, router_x = x.new_empty(2, rows, width)
+    (mlp_x, *mlp), (moe_x, *moe) = (empty_view(x, each) for each in rounds)
     _add_attention[rows,](
-        x, attention, *norms, router_scale, new_x, mlp_x, moe_x, router_x, parts, eps, width**-0.5,
+        x, attention, *norms, router_scale, new_x, *mlp, *moe, router_x, parts, eps, width**-0.5,
         **whole(width), PARTS=power(parts),
     )  # fmt: skip
     return new_x, mlp_x, moe_x, router_x
@@ -370,14 +392,15 @@ def launch_add_experts(
     mode: Tensor,
     eps: float,
     weights: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    rounds: bool = False,
+) -> tuple[Tensor, Activations]:
     (rows, width), parts, top_k = x.shape, len(mlp) if mlp.ndim == 3 else 1, 1 if weights is None else weights.shape[1]
     assert mlp.shape[-2:] == x.shape
     assert moe.shape == (x.shape if weights is None else (*weights.shape, width))
     assert all(tensor.is_contiguous() for tensor in (x, mlp, moe, *([] if weights is None else [weights])))
-    new_x, next_x = x.new_empty(2, rows, width)
+    new_x, (next_x, *made) = torch.empty_like(x), empty_view(x, rounds)
     _add_experts[rows,](
-        x, mlp, moe, weights, *norms, scalar, mode, new_x, next_x, parts, eps,
+        x, mlp, moe, weights, *norms, scalar, mode, new_x, *made, parts, eps,
         **whole(width), PARTS=power(parts), TOP_K=top_k,
     )  # fmt: skip
     return new_x, next_x
@@ -395,18 +418,27 @@ def enter(
     return (launch_enter if fused(ids) else reference_enter)(ids, embed, scale, soft, source, norm, eps)
 
 
-def add_signals(x: Tensor, signals: Tensor, following: Tensor, mode: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def add_signals(
+    x: Tensor, signals: Tensor, following: Tensor, mode: Tensor, eps: float, rounds: bool = False
+) -> tuple[Tensor, Activations]:
     """Embeddings [rows, D] with those signals added and normed in the rows of a canvas, whose `mode` [rows] is 1, and
-    the next norm of that, the first layer's."""
-    return (launch_add_signals if fused(x) else reference_add_signals)(x, signals, following, mode, eps)
+    the next norm of that, the first layer's. Where the layer `rounds`, that norm comes as `Rows8`."""
+    return (launch_add_signals if fused(x) else reference_add_signals)(x, signals, following, mode, eps, rounds)
 
 
-def add_attention(x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float) -> Views:
+def add_attention(
+    x: Tensor,
+    attention: Tensor,
+    norms: Sequence[Tensor],
+    router_scale: Tensor,
+    eps: float,
+    rounds: tuple[bool, bool] = (False, False),
+) -> Views:
     """The residual stream x [rows, D] with its attention [(parts,) rows, D] added, and the views that the MLP, the
     experts and the router read. `norms` are the attention's, the MLP's and the experts', float32 [D]; `router_scale` is
-    [D]."""
+    [D]. Where the MLP or the experts round, their view comes as `Rows8`."""
     call = launch_add_attention if fused(x) else reference_add_attention
-    return call(x, attention, norms, router_scale, eps)
+    return call(x, attention, norms, router_scale, eps, rounds)
 
 
 def route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> RoutedRows:
@@ -425,10 +457,11 @@ def add_experts(
     mode: Tensor,
     eps: float,
     weights: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    rounds: bool = False,
+) -> tuple[Tensor, Activations]:
     """x [rows, D] with both branches added, times scalar[mode], and its next norm: the next layer's first or, after the
     last layer, the model's last. `mlp` is [(parts,) rows, D]. `moe` is [rows, D], or with `weights`, float32
     [rows, top_k], the rows of `experts.pairs`. `norms` are those of the MLP, the experts, both together and the next,
-    float32 [D]; `mode` is int64 [rows]."""
+    float32 [D]; `mode` is int64 [rows]. Where the next layer `rounds`, its norm comes as `Rows8`."""
     call = launch_add_experts if fused(x) else reference_add_experts
-    return call(x, mlp, moe, norms, scalar, mode, eps, weights)
+    return call(x, mlp, moe, norms, scalar, mode, eps, weights, rounds)

@@ -181,10 +181,10 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True)
 class LoadChoice:
-    """The user's choices: the device, the tokens of context, the `radius` of `Model`, `exact`: float32 and all rows
-    where the default has fewer, for comparisons with a reference, and the form in which weights that are stored as
-    floats are kept (`quantise`). `tokens` is the smallest vocabulary, for a drafter whose mask token the tokenizer
-    lacks. Before the weights are read, `beside` is called with the bytes that the model needs,
+    """The user's choices: the device, the tokens of context, the `radius` of `Model`, `exact`: float32, all rows and
+    activations as they come where the default has fewer, for comparisons with a reference, and the form in which
+    weights that are stored as floats are kept (`quantise`). `tokens` is the smallest vocabulary, for a drafter whose
+    mask token the tokenizer lacks. Before the weights are read, `beside` is called with the bytes that the model needs,
     and loads another one that is used next to it. While they are read, `progress` is called with the share of the
     tensors that have been."""
 

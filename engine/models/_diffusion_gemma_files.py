@@ -14,6 +14,7 @@ from torch import Tensor
 from caesura.engine.noise import Schedule
 from caesura.engine.weights.forms import Rounded
 from caesura.engine.weights.stored import WeightsError
+from caesura.kernels.fp8 import Fp8Dynamic, Fp8Linear
 from caesura.kernels.linear import Linear, joined
 from caesura.model_store.reading import fields, reason
 
@@ -269,6 +270,15 @@ def read(c: Config, checkpoint: TensorSource) -> Weights:
     weights = Weights(embed, embed if untied is None else untied, norm("norm"), conditioner, layers)
     checkpoint.finish()
     return weights
+
+
+def rounding(weights: Weights) -> Weights:
+    """The same tensors; FP8 matrices of the layers multiply rows in FP8."""
+
+    def of(part: Any) -> Any:
+        return Fp8Dynamic(*part.tensors) if isinstance(part, Fp8Linear) else part
+
+    return weights._replace(layers=[LayerWeights(*map(of, layer)) for layer in weights.layers])
 
 
 def said_of_generation(config: Mapping[str, Any], path: Path) -> dict[str, Any]:

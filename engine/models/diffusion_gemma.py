@@ -31,17 +31,20 @@ from caesura.engine.models._diffusion_gemma_files import (
     canonical,
     generation,
     read,
+    rounding,
     said_of_generation,
 )
 from caesura.engine.models._llama_files import chosen
 from caesura.engine.noise import Noise, Uniform
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.checkpoint import Checkpoint
-from caesura.engine.weights.forms import ON_GPU
+from caesura.engine.weights.forms import ON_GPU, rounds
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import experts, head
 from caesura.kernels.attention import attention
 from caesura.kernels.gated import gated
+from caesura.kernels.jit import fused
+from caesura.kernels.linear import Activations
 from caesura.kernels.matmul import products
 from caesura.kernels.norms import add_attention, add_experts, add_signals, enter, rms, route
 from caesura.kernels.rotary import rotary, turned
@@ -183,14 +186,17 @@ class DiffusionGemma:
         rows = [range(len(run.ids)) if run.wanted is None else run.wanted for run in runs]
         return h[[start + row for start, of_run in zip(starts, rows, strict=True) for row in of_run]]
 
-    def _through(self, x: Tensor, h: Tensor, turns: Mapping[Shape, Tensor], mode: Tensor, attend: "Attend") -> Tensor:
+    def _through(
+        self, x: Tensor, h: Activations, turns: Mapping[Shape, Tensor], mode: Tensor, attend: "Attend"
+    ) -> Tensor:
         """Rows [rows, hidden] after all layers and the last norm; h is x after the first norm. `mode` is 1 for canvas
         rows, else 0."""
         layers = self.weights.layers
-        following = [*(layer.input_norm for layer in layers[1:]), self.weights.norm]
+        following = [*((layer.input_norm, layer.qkv.rounds) for layer in layers[1:]), (self.weights.norm, False)]
         for number, layer in enumerate(layers):
             own = partial(attend, number, layer, turns[layer.shape])
-            x, h = self._layer(layer, x, h, own, mode, following[number])
+            x, h = self._layer(layer, x, h, own, mode, *following[number])
+        assert isinstance(h, Tensor)
         return h
 
     def spans(self, seen: Tensor) -> dict[Shape, Tensor]:
@@ -200,9 +206,10 @@ class DiffusionGemma:
 
     @torch.inference_mode()
     def fixed(self, rows: Fixed) -> Tensor:
-        c, eps = self.weights.conditioner, self._eps
+        c, eps, first = self.weights.conditioner, self._eps, self.weights.layers[0]
         x, signals = enter(rows.ids, self.weights.embed, self.scale, rows.conditioning, rows.source, c.norm, eps)
-        x, h = add_signals(x, c.down(gated(signals, c.gate_up)), self.weights.layers[0].input_norm, rows.mode, eps)
+        signals = c.down(gated(signals, c.gate_up))
+        x, h = add_signals(x, signals, first.input_norm, rows.mode, eps, first.qkv.rounds)
 
         def attend(number: int, layer: LayerWeights, turn: Tensor, qkv: Tensor) -> Tensor:
             buffers, table = rows.buffers[number], rows.tables[number]
@@ -270,22 +277,24 @@ class DiffusionGemma:
         self,
         layer: LayerWeights,
         x: Tensor,
-        h: Tensor,
+        h: Activations,
         attend: Callable[[Tensor], Tensor],
         mode: Tensor,
         following: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+        rounds: bool,
+    ) -> tuple[Tensor, Activations]:
         """One layer for rows x [rows, hidden] and their norm h. Returns the new x and its norm by `following`, the next
-        norm of the stack."""
+        norm of the stack, as `Rows8` where what comes next `rounds`."""
         eps = self._eps
         attended = products(attend(products(h, layer.qkv)), layer.o)
         before = layer.post_attention_norm, layer.pre_mlp_norm, layer.pre_moe_norm
-        x, to_mlp, to_moe, to_router = add_attention(x, attended, before, layer.router_scale, eps)
-        mlp = products(gated(to_mlp, layer.gate_up), layer.down)
+        views = layer.gate_up.rounds, layer.expert_gate_up.rounds
+        x, to_mlp, to_moe, to_router = add_attention(x, attended, before, layer.router_scale, eps, views)
+        mlp = products(gated(to_mlp, layer.gate_up, layer.down.rounds), layer.down)
         weights, chosen, lists = route(to_router, layer.router, layer.expert_scale, self.config.top_k_experts)
         moe = experts.pairs(to_moe, chosen, lists, layer.expert_gate_up, layer.expert_down)
         after = layer.post_mlp_norm, layer.post_moe_norm, layer.post_norm, following
-        return add_experts(x, mlp, moe, after, layer.scalar, mode, eps, weights)
+        return add_experts(x, mlp, moe, after, layer.scalar, mode, eps, weights, rounds)
 
 
 Attend = Callable[[int, LayerWeights, Tensor, Tensor], Tensor]
@@ -329,7 +338,8 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> DiffusionG
     itemsize = 4 if checkpoint.dtype("embed_tokens.weight") == "F32" else 2
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     contexts = _contexts(folder.name, shape, size, context, itemsize, device)
-    model = DiffusionGemma(folder.name, shape, read(shape, checkpoint), tokenizer, context, contexts)
+    weights = _rounding(read(shape, checkpoint), choice, rounds(config))
+    model = DiffusionGemma(folder.name, shape, weights, tokenizer, context, contexts)
     if checkpoint.skipped:
         log.info("Skipped %d tensors of %s that text does not need", len(checkpoint.skipped), folder.name)
     path = folder / "generation_config.json"
@@ -349,7 +359,8 @@ def load_gguf(file: "GGUF", choice: LoadChoice) -> DiffusionGemma:
         raise WeightsError(f"{name} has {tokenizer.size} tokens, but weights for {shape.vocab_size} of them.")
     tensors = Restored(file, ROUNDED, choice.quantise, device, exact=choice.exact)
     contexts = _contexts(name, shape, tensors.nbytes, context, tensors.dtype.itemsize, device)
-    model = DiffusionGemma(name, shape, read(shape, tensors), tokenizer, context, contexts)
+    weights = _rounding(read(shape, tensors), choice, choice.quantise == "fp8")
+    model = DiffusionGemma(name, shape, weights, tokenizer, context, contexts)
     roles = file.roles
     ends = (tokenizer.find(token) for token in {*ENDS, *(roles[role] for role in ENDING if role in roles)})
     said = {
@@ -357,6 +368,12 @@ def load_gguf(file: "GGUF", choice: LoadChoice) -> DiffusionGemma:
         "pad_token_id": tokenizer.find(roles.get("padding", "")),
     }
     return _ready(model, {**file.config, **said}, file.path)
+
+
+def _rounding(weights: Weights, choice: LoadChoice, prescribed: bool) -> Weights:
+    """With activations in FP8 where that is `prescribed` and a GPU multiplies them; unless the choice is `exact`."""
+    here = weights.embed.dtype == torch.bfloat16 and fused(weights.embed, fp8=True)
+    return rounding(weights) if prescribed and here and not choice.exact else weights
 
 
 def _context(name: str, shape: Config, wanted: int | None) -> int:

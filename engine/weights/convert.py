@@ -35,9 +35,14 @@ SHARD = 1 << 30  # bytes; a shard is in memory while it is written
 BESIDE = ("*.json", "*.jinja", "*.txt", "LICENSE*", "NOTICE*")  # files that come along: tokenizer, template, terms
 OURS = ("config.json", MANIFEST, INDEX, audit.CANARY)  # files that are written, not copied
 
-LAYOUTS: dict[str, tuple[str, dict[str, object]]] = {
-    "fp8": ("float-quantized", {"num_bits": 8, "strategy": "channel", "group_size": None}),
-    "nvfp4": ("nvfp4-pack-quantized", {"num_bits": 4, "strategy": "tensor_group", "group_size": nvfp4.GROUP}),
+# Format, weights and activations. FP8 is what publishers call FP8-dynamic.
+LAYOUTS: dict[str, tuple[str, dict[str, object], dict[str, object] | None]] = {
+    "fp8": (
+        "float-quantized",
+        {"num_bits": 8, "strategy": "channel", "group_size": None},
+        {**forms.FP8_ROWS, "symmetric": True, "group_size": None},
+    ),
+    "nvfp4": ("nvfp4-pack-quantized", {"num_bits": 4, "strategy": "tensor_group", "group_size": nvfp4.GROUP}, None),
 }
 
 
@@ -169,11 +174,11 @@ def _said(form: Quantise, dense: list[str]) -> dict[str, Any]:
     """`quantization_config` in our own format or in that of compressed-tensors."""
     if form not in LAYOUTS:
         return {"quant_method": OWN, "format": form}
-    name, weights = LAYOUTS[form]
+    name, weights, inputs = LAYOUTS[form]
     group = {
         "targets": ["Linear"],
         "weights": {**weights, "type": "float", "symmetric": True, "dynamic": False},
-        "input_activations": None,
+        "input_activations": inputs,
         "output_activations": None,
     }
     return {

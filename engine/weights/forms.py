@@ -35,6 +35,7 @@ BITS = {"q8": 8.5, "q4": 5.0, "k4": 4.5, "fp8": 8.0, "nvfp4": 4.5, "int8": 8.0, 
 A_ROW = {"k4": 4, "fp8": 4, "nvfp4": 4, "int8": 12}
 CODES = {"q4": 2, "k4": 2, "nvfp4": 2}
 CHUNK = 1 << 21  # values quantised at once
+FP8_ROWS = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}  # activations of FP8-dynamic files
 CodedParts = tuple[Tensor, ...]
 
 
@@ -66,6 +67,15 @@ def readable(config: Mapping[str, Any]) -> bool:
     said = config["quantization_config"]
     said = said if isinstance(said, dict) else {}
     return said.get("quant_method") == OWN or said.get("format") in READABLE
+
+
+def rounds(config: Mapping[str, Any]) -> bool:
+    """True if config.json prescribes activations in FP8, with a scale for each row that is taken as it runs: every
+    group of compressed-tensors must."""
+    said = config.get("quantization_config")
+    groups = said.get("config_groups") if isinstance(said, dict) else None
+    inputs = [group.get("input_activations") for group in groups.values()] if isinstance(groups, dict) else []
+    return bool(inputs) and all(isinstance(each, dict) and each.items() >= FP8_ROWS.items() for each in inputs)
 
 
 def nbytes(form: str, rows: int, columns: int) -> int:

@@ -37,7 +37,7 @@ FIELDS = {
     "experts down": {"BLOCK_R", "BLOCK_N", "BLOCK_K", *COMPILER},
     "attention": {"BLOCK_M", "BLOCK_N", "BLOCK_V", *COMPILER},
 }
-SOURCES = "attention.py", "decode.py", "experts.py", "gated.py"  # of these kernels and of what they call
+SOURCES = "attention.py", "decode.py", "experts.py", "fp8.py", "gated.py"  # of these kernels and of what they call
 LIMITS = {"num_warps": (1, 16), "num_stages": (1, 8)}  # least and most; of a block's side 16 and 512
 
 log = logging.getLogger(__name__)

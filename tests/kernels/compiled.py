@@ -60,7 +60,8 @@ def stacks() -> list[tuple[Linear, Linear]]:
         scale = torch.empty(*outer, columns // nvfp4.GROUP, dtype=torch.float8_e4m3fn)
         factor = torch.empty(*outer, 1)
         dense = Dense(torch.empty(shape, dtype=torch.bfloat16))
-        return [dense, fp8.Fp8Linear(codes, factor), nvfp4.Nvfp4Linear(halves, scale, factor)]
+        coded = [fp8.Fp8Linear(codes, factor), fp8.Fp8Dynamic(codes, factor)]
+        return [dense, *coded, nvfp4.Nvfp4Linear(halves, scale, factor)]
 
     return list(zip(*map(of, shapes), strict=True))
 
@@ -98,7 +99,11 @@ def main(capability: int) -> None:
         chosen = torch.zeros(rows, TOP_K, dtype=torch.int64)
         weight, mode = torch.ones(HIDDEN), torch.zeros(rows, dtype=torch.int64)
         norms.launch_enter(which, embed, 2.0, x, which, weight, 1e-6)
-        norms.launch_add_signals(x, x, weight, mode, 1e-6)
+        fp8.launch_quantised(x)
+        for rounds in (False, True):
+            norms.launch_add_signals(x, x, weight, mode, 1e-6, rounds)
+            norms.launch_add_attention(x, x, (weight,) * 3, x[0], 1e-6, (rounds, rounds))
+            norms.launch_add_experts(x, x, x, (weight,) * 4, x[0, :2], mode, 1e-6, None, rounds)
         canvases = open.expand(16, rows).contiguous()
         of_slots = which, which, which, *torch.zeros(3, rows), *[open] * 4, which, which, which[:1]
         for of_canvases in (None, canvases):
@@ -112,12 +117,11 @@ def main(capability: int) -> None:
             norms.launch_add_attention(x, parts, (weight,) * 3, x[0], 1e-6)
             norms.launch_add_experts(x, parts, pairs, (weight,) * 4, x[0, :2], mode, 1e-6, weights)
         norms.launch_route(x, x.new_zeros(EXPERTS, HIDDEN), x.new_zeros(EXPERTS), TOP_K)
-        norms.launch_add_experts(x, x, x, (weight,) * 4, x[0, :2], mode, 1e-6)
         for gate_up, down in stacks():
             for act in ("gelu", "silu"):
                 experts.launch(x, torch.zeros(rows, TOP_K), chosen, gate_up, down, act=act)
-            gated.launch(x, gate_up[0])
-            if not isinstance(down, Dense):
+            gated.launch(x, gate_up[0], down.rounds)
+            if not isinstance(down, Dense) and not down.rounds:
                 matmul.launch(x, gate_up[0])
                 matmul.launch(x[:, :WIDTH], down[0])
     for name, most in sorted(shared.items()):

@@ -3,13 +3,15 @@
 Without a GPU the launches run in Triton's interpreter, which multiplies matrices of float32 and float16 as it should.
 """
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
 from caesura.kernels import fp8, int8, nvfp4
-from caesura.kernels.experts import Act, Lists, experts, launch, launch_pairs, list_pairs, pairs, reference
+from caesura.kernels.experts import Act, Lists, experts, launch, launch_pairs, list_pairs, most_blocks, pairs, reference
 from caesura.kernels.linear import Dense, Linear
 
 from ..support.checkpoints.few import few
@@ -133,6 +135,13 @@ def test_one_expert_may_get_all_rows_and_others_none(kind: str) -> None:
     chosen[:, 0], chosen[:, 1] = 11, 0
     found = launch(x, weights, chosen, *both)
     torch.testing.assert_close(found.double(), wanted(x, weights, chosen, *both), atol=2e-6, rtol=2e-5)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 8])
+@pytest.mark.parametrize(("experts", "block"), [(1, 4), (3, 1), (3, 2), (4, 4)])
+def test_there_are_as_many_programs_as_lists_can_have_blocks(count: int, experts: int, block: int) -> None:
+    lists = [sizes for sizes in product(range(count + 1), repeat=experts) if sum(sizes) == count]
+    assert most_blocks(count, experts, block) == max(sum(-(-size // block) for size in sizes) for sizes in lists)
 
 
 def test_many_rows_an_expert() -> None:

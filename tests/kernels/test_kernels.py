@@ -83,5 +83,5 @@ def test_they_compile_for_a_gpu_that_is_not_here(capability: int, most: int) -> 
     of_head = {"_scan", "_combine", "_gather", "_weigh", "_mean", "_collect", "_draw", "_logit"}
     of_step, of_attention = {"_enter", "_add_signals", "_biases", "_accept", "_settle"}, {"_turn", "_attend", "_merge"}
     of_layer = {"_add_attention", "_score", "_choose", "_list", "_up", "_down", "_sum", "_add_experts"}
-    assert shared.keys() == of_head | of_step | of_attention | of_layer | {"_multiply", "_add", "_gate"}
+    assert shared.keys() == of_head | of_step | of_attention | of_layer | {"_multiply", "_add", "_gate", "_quantise"}
     assert max(shared.values()) <= most, shared

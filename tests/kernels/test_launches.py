@@ -20,12 +20,12 @@ from caesura.engine.methods.uniform.graphs import Common, Recording
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
-from caesura.kernels import attention, decision, experts, gated, head, matmul, norms, rotary
+from caesura.kernels import attention, decision, experts, fp8, gated, head, matmul, norms, rotary
 
 pytest.importorskip("triton")
 
 GPU = Path(__file__).parents[2] / "gpu"
-FORMS = {"bf16": "bf16", "FP8": "fp8", "NVFP4": "nvfp4"}
+FORMS = {"bf16": "bf16", "FP8": "fp8", "FP8, activations as they come": "fp8-exact", "NVFP4": "nvfp4"}
 ROWS = (256, 64, 32)
 PROCESSORS = 132  # of an H100 or H200
 ALLOCATIONS = ("empty", "empty_like", "new_empty", "empty_strided")
@@ -55,7 +55,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     from triton.runtime.jit import KernelInterface
 
     found = Launches()
-    for module in (attention, decision, experts, gated, head, matmul, norms, renoise, rotary):
+    for module in (attention, decision, experts, fp8, gated, head, matmul, norms, renoise, rotary):
         monkeypatch.setattr(module, "fused", lambda *_, **__: True)
     for splitting in (attention, matmul):
         monkeypatch.setattr(splitting, "capacity", lambda _: (PROCESSORS, True))

@@ -228,7 +228,7 @@ def test_every_kernel_is_measured_beside_pytorch_and_its_bound(tmp_path: Path, o
         return
     assert not [line for line in lines if "pytorch_ms" in line], "references are slow"
     assert all(line["cublas_bf16_ms"] > 0 for line in linear)
-    assert {line["form"] for line in linear if line.get("scaled_mm_ms")} == {"fp8"}
+    assert {line["form"] for line in linear if line.get("decoded_ms")} == {"fp8"}
     assert [line["form"] for line in experts if "scaled_grouped_mm_ms" in line] == ["fp8"]
     assert [line["form"] for line in experts if "grouped_mm_ms" in line] == ["bf16"]
 

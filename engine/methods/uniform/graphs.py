@@ -1,6 +1,6 @@
-"""A denoise step of a job's canvases, recorded once and replayed: a CUDA graph instead of 390 launches (gpu/README.md),
-which would take the host some 16 ms (estimated from 40 us each). On a CPU, used only by tests, a replay calls the step
-again.
+"""A denoise step of a job's canvases, recorded once and replayed: a CUDA graph instead of 390 to 450 launches
+(gpu/README.md), which would take the host some 16 to 18 ms (estimated from 40 us each). On a CPU, used only by tests, a
+replay calls the step again.
 
 A recording holds the addresses of its own buffers, into which the canvases are written. Those of the keys and values
 of a KV are in one of them, a table on the device, so that one recording a size serves every KV, also after its buffers

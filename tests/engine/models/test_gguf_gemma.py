@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from caesura.engine import models
-from caesura.engine.models import ModelError, Run
+from caesura.engine.models import ModelError, Run, diffusion_gemma
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Uniform
 from caesura.engine.weights import audit
@@ -234,8 +234,9 @@ def test_a_file_is_checked_summed_up_and_fills(folder: Path, file: Path) -> None
 
 @pytest.mark.parametrize("form", ["fp8", "nvfp4"])
 def test_a_file_kept_in_fewer_bits_computes_what_a_converted_folder_computes(
-    folder: Path, tmp_path: Path, form: Quantise
+    folder: Path, tmp_path: Path, form: Quantise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And on a GPU activations in FP8 where weights are, as the folder prescribes."""
     ours = loaded(written(tmp_path / "m.gguf", folder, Type.Q8_0), form)
     convert(as_stored(folder, tmp_path / "hub", Type.Q8_0), tmp_path / "out", form, lambda done, total: None)
     expected = two_steps(loaded(tmp_path / "out"))
@@ -244,6 +245,9 @@ def test_a_file_kept_in_fewer_bits_computes_what_a_converted_folder_computes(
     for matrix in (layer.qkv, layer.gate_up, layer.expert_gate_up, layer.expert_down):
         assert type(matrix).__name__ == f"{form.title()}Linear"
     assert isinstance(ours.weights.conditioner.gate_up, Dense)
+    monkeypatch.setattr(diffusion_gemma, "fused", lambda _, *, fp8: fp8)
+    for layer in models.load(str(tmp_path / "m.gguf"), "cpu", quantise=form).weights.layers:  # type: ignore[attr-defined]
+        assert {layer.qkv.rounds, layer.o.rounds, layer.expert_down.rounds} == {form == "fp8"}
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
