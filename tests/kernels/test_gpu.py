@@ -81,7 +81,7 @@ def test_a_step_as_a_cuda_graph_is_the_step(tmp_path: Path, seed: int) -> None:
         replayed += place.recorded._under_way.pop(ours, None) is not None  # it went on from another state
         ours.state = plain.state
     assert replayed
-    assert not place.recorded._failed
+    assert not place.recorded._recordings.failed
 
 
 @pytest.mark.parametrize("seed", range(3))

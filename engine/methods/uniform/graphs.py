@@ -18,7 +18,6 @@ canvas uses, and writes keys and values after a context, where the next user of 
 in the same stream.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,18 +26,17 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from caesura.engine import faults
+from caesura.engine import recordings
 from caesura.engine.cache import KV
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.uniform import canvases, renoise
 from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.models import Fixed, Replayable
 from caesura.engine.noise import Schedule
+from caesura.engine.recordings import Recordings
 from caesura.engine.samplers import Sampler
 from caesura.kernels import decision
 from caesura.kernels.head import NEVER, Rows
-
-log = logging.getLogger("caesura.engine")
 
 BUCKETS = (16, 32, 64, 128, 256)  # rows
 ANYTHING, ANY, ANY_OF_LINE, MAY_END = range(4)  # biases, by number
@@ -68,12 +66,8 @@ class Graphs:
         lines = (vocabulary.allowed(b"", of_line) for of_line in (False, True))
         bans = torch.stack((vocabulary.anything, *lines, vocabulary.may_end)).clamp_(min=NEVER)
         self._common = Common(model, schedule, sampler, bans, vocabulary.stops)
-        self._recordings = dict[int, Recording]()  # by rows
+        self._recordings = Recordings[Recording]()  # by rows
         self._under_way = WeakKeyDictionary[Renoising, Launched]()
-        self._pool: Any = (
-            None  # memory that all recordings share: only one runs at a time, and none keeps anything in it
-        )
-        self._failed = False
 
     def __repr__(self) -> str:
         return f"<Graphs of {list(self._recordings)} rows>"
@@ -120,18 +114,9 @@ class Graphs:
         return self._recordings.get(rows)
 
     def _record(self, kv: KV, rows: int) -> None:
-        """Make a recording, if none has failed yet. One that fails takes the others along, and their memory."""
-        if self._failed:
-            return
+        """Make a recording, if none has failed yet."""
         kv.reserve(rows)  # a recording is run once when it is made
-        try:
-            recording = Recording(self._common, kv, rows)
-            self._pool = recording.capture(self._pool)
-            self._recordings[rows] = recording
-        except Exception as error:  # an optimisation must not cost a fill
-            self._failed = True
-            self._recordings.clear()
-            log.warning("A step could not be recorded; steps run kernel by kernel. %s", faults.sentence(error))
+        self._recordings.record(rows, lambda: Recording(self._common, kv, rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,21 +183,13 @@ class Recording:
         return Launched(self._held, told, torch.cuda.current_stream().record_event() if self._told.is_cuda else None)
 
     def capture(self, pool: Any) -> Any:
-        """Capture a CUDA graph, with memory from the pool if there is one. Returns its pool. A step before it compiles
-        the kernels and lets libraries set up. On a CPU there is nothing to capture."""
+        """Capture a CUDA graph, with memory from the pool if there is one. Returns its pool. On a CPU there is nothing
+        to capture."""
         if not self._told.is_cuda:
             return None
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            self._step()
-        self._replay = graph.replay
+        self._replay, pool = recordings.capture(self._step, pool)
         self._fixed = replace(self._fixed, buffers=())  # must not keep the buffers of a KV alive
-        return graph.pool()
+        return pool
 
     def _hold(self, w: Renoising, state: renoise.CanvasState) -> None:
         """Write the canvas into the buffers."""

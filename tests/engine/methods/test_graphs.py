@@ -221,7 +221,7 @@ def test_after_the_rehearsal_nothing_is_recorded_whatever_the_context(
             ours = fill(model, denoising(model, vocabulary, place, seed), step, between)
             assert_same(ours, fill(model, denoising(model, vocabulary, place, seed)))
             assert any(taken)
-    assert not recorded._failed
+    assert not recorded._recordings.failed
 
 
 def test_a_rehearsal_records_every_size(
