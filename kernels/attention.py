@@ -13,14 +13,16 @@ computes its scores twice, see `_blocks`: 6 for 4.
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from caesura.kernels import tuned
 from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
 
 NAME = "attention"  # in a table of block sizes
+WORD = 64  # columns whose bits are a number of a mask; a multiple of the columns of a block
 
 
 def reference(
@@ -31,6 +33,7 @@ def reference(
     window: int,
     extent: Tensor | None = None,
     table: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """As `attention`. Query heads that share a key head become more rows, so that keys are read once."""
     del table  # it has the addresses of keys and values
@@ -40,7 +43,11 @@ def reference(
         keys, values = keys[:, low:high], values[:, low:high]
     groups = keys.shape[0]
     share = heads // groups
-    mask = None
+    if mask is not None:
+        end = keys.shape[1] + (0 if extent is None else low)
+        bits = (mask[:, :, None] >> torch.arange(WORD, device=q.device) & 1).bool().flatten(1)
+        bits = bits[:, : bits.shape[1] - -end % WORD]
+        mask = pad(bits, (keys.shape[1] - bits.shape[1], 0), value=True)  # or cut
     if first is not None:
         at = torch.arange(first, first + rows, device=q.device)[:, None]
         columns = torch.arange(keys.shape[1], device=q.device)
@@ -63,13 +70,14 @@ def reference(
 
 
 # Values that change from step to step are not specialised: a longer context must not wait for the compiler.
-@jit(do_not_specialize=["rows", "columns", "first", "window", "splits"])
+@jit(do_not_specialize=["rows", "columns", "first", "window", "words", "splits"])
 def _attend(
     q,
     keys,
     values,
     extent,  # int32 [2], the first column and the end of the columns; or None: there are `columns`
     table,  # int64 [3], which replaces keys, values and their heads' strides; or None
+    mask,  # int64 [rows, words], a bit for each of the last columns, 1 where a row sees it; or None
     out,  # the result; or [splits, rows, heads, width] float32 sums of values, not yet divided, and next to them
     peaks,  # [splits, rows, heads] float32, the largest score times log2(e); or None
     totals,  # [splits, rows, heads] float32, the sum of the weights; or None
@@ -77,6 +85,7 @@ def _attend(
     columns,
     first,
     window,
+    words,
     splits,
     q_row,
     q_head,
@@ -114,6 +123,7 @@ def _attend(
         low, high = 0, columns
     else:
         low, high = tl.load(extent), tl.load(extent + 1)
+    masked = tl.cdiv(high, 64) * 64 - words * 64  # the column of the mask's first bit
     if CAUSAL:
         last = tl.minimum((block * BLOCK_M + BLOCK_M - 1) // SHARE, rows - 1)
         low = tl.maximum(low, first + block * BLOCK_M // SHARE - window + 1)
@@ -138,6 +148,10 @@ def _attend(
         if CAUSAL:
             ahead = first + row[:, None] - at[None, :]
             seen = seen & (ahead >= 0) & (ahead < window)
+        if mask is not None:
+            bit = tl.maximum(n - masked, 0)
+            word = tl.load(mask + row * words + bit // 64, mask=row < tl.where(n < masked, 0, rows), other=-1)
+            seen = seen & (((word[:, None] >> (bit % 64 + tl.arange(0, BLOCK_N))[None, :]) & 1) == 1)
         scores = tl.where(seen, scores, float("-inf"))
         higher = tl.maximum(peak, tl.max(scores, 1))
         weights = tl.exp2(scores - higher[:, None])
@@ -191,12 +205,14 @@ def launch(
     window: int,
     extent: Tensor | None = None,
     table: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """As `attention`."""
     rows, heads, width = q.shape
     groups, columns, _ = keys.shape
     assert extent is None or first is None
     assert table is None or (extent is not None and keys.is_contiguous() and values.is_contiguous())
+    assert mask is None or (first is None and mask.is_contiguous())
     assert q.dtype == keys.dtype == values.dtype
     assert q.stride(2) == keys.stride(2) == values.stride(2) == 1
     share = heads // groups
@@ -225,6 +241,7 @@ def launch(
         values,
         extent,
         table,
+        mask,
         sums,
         peaks,
         totals,
@@ -232,6 +249,7 @@ def launch(
         columns,
         first or 0,
         min(window, (first or 0) + rows),  # no row sees further back; must fit 32 bits
+        0 if mask is None else mask.shape[1],
         splits,
         q.stride(0),
         q.stride(1),
@@ -269,6 +287,19 @@ def _blocks(m: int, width: int, itemsize: int, roomy: bool) -> dict[str, int]:
     return {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_V": block_v, "num_warps": warps, "num_stages": 2}
 
 
+def bits(mask: Tensor, end: int, words: int | None = None) -> Tensor:
+    """A bool mask [rows, n] on a CPU, of the last n columns before `end` -> its bits for `attention`, int64
+    [rows, words]. The last word is that of the WORD columns, from a multiple of WORD on, in which `end` lies. Without
+    `words` there are as many as the mask needs; columns before it are seen."""
+    rows, count = mask.shape
+    after = -end % WORD
+    size = WORD * (words or -(-(count + after) // WORD))
+    assert size >= count + after
+    wide = torch.ones(rows, size, dtype=torch.bool)
+    wide[:, size - after - count : size - after] = mask
+    return torch.from_numpy(np.packbits(wide.numpy(), 1, "little").view(np.int64))
+
+
 def attention(
     q: Tensor,
     keys: Tensor,
@@ -277,6 +308,7 @@ def attention(
     window: int,
     extent: Tensor | None = None,
     table: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """q [rows, heads, width], keys and values [key heads, columns, width] -> [rows, heads * width].
 
@@ -287,5 +319,8 @@ def attention(
     gets whole buffers, and each replay sets the valid part. With `table` too, int64 [3] on the device, a kernel takes
     only heads and width from keys and values, both contiguous: their addresses and how many columns they have are in
     the table, and each replay sets them.
+
+    With `mask`, the `bits` of a mask, where `first` is None, a row sees those of the last columns that it says, and all
+    before them. Every row must see a column; extent[0] must be a multiple of WORD.
     """
-    return (launch if fused(q) else reference)(q, keys, values, first, window, extent, table)
+    return (launch if fused(q) else reference)(q, keys, values, first, window, extent, table, mask)

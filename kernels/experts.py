@@ -20,7 +20,7 @@ No result depends on the order of programs, nor on that of a list: a pair is com
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from torch.nn.functional import gelu, silu
 
 from caesura.kernels import fp8, tuned
 from caesura.kernels.decode import product
+from caesura.kernels.gated import Act as Act
 from caesura.kernels.gated import activated
 from caesura.kernels.int8 import PackedStack
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
@@ -42,7 +43,6 @@ class Lists(NamedTuple):
 
 
 Stack = Linear | PackedStack
-Act = Literal["gelu", "silu"]
 UP, DOWN = "experts up", "experts down"  # names in a table of block sizes
 
 

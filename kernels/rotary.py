@@ -41,14 +41,15 @@ def reference(
     q: Tensor,
     k: Tensor,
     v: Tensor | None,
-    q_norm: Tensor,
-    k_norm: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
     turn: Tensor,
     eps: float,
     keys: Tensor,
     values: Tensor,
     at: Tensor | None = None,
     table: Tensor | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """As `turned`. The norm is float32 and rounded to x's dtype; what follows is rounded at every step."""
     del table  # it has the addresses of keys and values
@@ -59,6 +60,14 @@ def reference(
     q, k = q.unflatten(1, (-1, width)), k.unflatten(1, (-1, width))
     v = k if v is None else v.unflatten(1, (-1, width))
     kept = keys.shape[1]
+    if scale is not None:
+        q, k = (
+            _rotated(x.float() if norm is None else rms(x.float(), norm, eps), turn)
+            for x, norm in ((q, q_norm), (k, k_norm))
+        )
+        keys.copy_(k[:kept].transpose(0, 1))
+        values.copy_(v[:kept].transpose(0, 1))
+        return (q * scale).to(keys.dtype)
     keys.copy_(_rotated(rms(k, k_norm, eps), turn)[:kept].transpose(0, 1))
     values.copy_(rms(v, None, eps)[:kept].transpose(0, 1))
     return _rotated(rms(q, q_norm, eps), turn)
@@ -98,9 +107,10 @@ def _store(x, left, right, d, live, HALF: tl.constexpr):
 
 
 @jit
-def _norm(left, right, weight, eps, d, HALF: tl.constexpr):
-    scale = tl.rsqrt(tl.sum(left * left + right * right, 1) * (0.5 / HALF) + eps)[:, None]
-    left, right = left * scale, right * scale
+def _norm(left, right, weight, eps, d, HALF: tl.constexpr, PLAIN: tl.constexpr):
+    if weight is not None or not PLAIN:
+        scale = tl.rsqrt(tl.sum(left * left + right * right, 1) * (0.5 / HALF) + eps)[:, None]
+        left, right = left * scale, right * scale
     if weight is not None:
         left *= tl.load(weight + d, mask=d < HALF, other=0.0)
         right *= tl.load(weight + HALF + d, mask=d < HALF, other=0.0)
@@ -132,6 +142,7 @@ def _turn(
     part,
     parts,
     eps,
+    scale,
     q_row,
     k_row,
     v_row,
@@ -146,11 +157,13 @@ def _turn(
     HALF: tl.constexpr,
     PAIRS: tl.constexpr,
     PARTS: tl.constexpr,
+    PLAIN: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     """A block of heads of one row: those of q, then those of k and v."""
     dtype: tl.constexpr = out.dtype.element_ty
+    between: tl.constexpr = tl.float32 if PLAIN else dtype
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     if table is not None:
         keys, values, columns = tl.load(table), tl.load(table + 1), tl.load(table + 2)
@@ -170,8 +183,10 @@ def _turn(
         head += block * BLOCK_H
         live = head < HEADS
         left, right = _load(q + row * q_row, part, parts, head, d, live, dtype, HALF, PARTS)
-        left, right = _norm(left, right, q_norm, eps, d, HALF)
-        left, right = _rotate(left, right, cos, sin, dtype)
+        left, right = _norm(left, right, q_norm, eps, d, HALF, PLAIN)
+        left, right = _rotate(left, right, cos, sin, between)
+        if PLAIN:
+            left, right = left * scale, right * scale
         _store(out + (row * HEADS + head)[:, None] * (2 * HALF), left, right, d, live, HALF)
     else:
         head += (block - before) * BLOCK_H
@@ -183,11 +198,11 @@ def _turn(
         v_left, v_right = left, right
         if v is not None:
             v_left, v_right = _load(v + row * v_row, part, parts, head, d, live, dtype, HALF, PARTS)
-        left, right = _norm(left, right, k_norm, eps, d, HALF)
-        left, right = _rotate(left, right, cos, sin, dtype)
+        left, right = _norm(left, right, k_norm, eps, d, HALF, PLAIN)
+        left, right = _rotate(left, right, cos, sin, between)
         group = head.to(tl.int64)[:, None]
         _store(keys + group * key_head + column * key_column, left, right, d, live, HALF)
-        v_left, v_right = _norm(v_left, v_right, None, eps, d, HALF)
+        v_left, v_right = _norm(v_left, v_right, None, eps, d, HALF, PLAIN)
         _store(values + group * value_head + column * value_column, v_left, v_right, d, live, HALF)
 
 
@@ -195,14 +210,15 @@ def launch(
     q: Tensor,
     k: Tensor,
     v: Tensor | None,
-    q_norm: Tensor,
-    k_norm: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
     turn: Tensor,
     eps: float,
     keys: Tensor,
     values: Tensor,
     at: Tensor | None = None,
     table: Tensor | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """As `turned`."""
     rows, (groups, columns, width) = q.shape[-2], keys.shape
@@ -234,6 +250,7 @@ def launch(
         part,
         parts,
         eps,
+        1.0 if scale is None else scale,
         q.stride(-2),
         k.stride(-2),
         0 if v is None else v.stride(-2),
@@ -248,6 +265,7 @@ def launch(
         HALF=half,
         PAIRS=pairs,
         PARTS=power(parts),
+        PLAIN=scale is not None,
         BLOCK_H=block_h,
         BLOCK_D=block_d,
         num_warps=max(1, block_h * block_d // 256),
@@ -260,14 +278,15 @@ def turned(
     q: Tensor,
     k: Tensor,
     v: Tensor | None,
-    q_norm: Tensor,
-    k_norm: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
     turn: Tensor,
     eps: float,
     keys: Tensor,
     values: Tensor,
     at: Tensor | None = None,
     table: Tensor | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """Products q [(parts,) rows, heads * width], k and v [(parts,) rows, key heads * width] and `turn` of `rotary` ->
     q [rows, heads, width], normed and turned. If there are parts, q, k and v are columns of one product (matmul.py).
@@ -275,5 +294,8 @@ def turned(
 
     With `at`, int32 [1] on the device, the rows go to columns at[0], at[0] + 1, ... of a view of any length, up to its
     end: a CUDA graph gets whole buffers, and each replay sets the place of its rows. With `table` too, int64 [3] on the
-    device, a kernel takes only heads and width from keys and values: see `attention`."""
-    return (launch if fused(q) else reference)(q, k, v, q_norm, k_norm, turn, eps, keys, values, at, table)
+    device, a kernel takes only heads and width from keys and values: see `attention`.
+
+    With a `scale`, as decoders of the Llama kind: q is multiplied by it, there is no norm without a weight, values are
+    kept as they come, and nothing is rounded until it is stored."""
+    return (launch if fused(q) else reference)(q, k, v, q_norm, k_norm, turn, eps, keys, values, at, table, scale)
