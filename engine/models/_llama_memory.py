@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 
 from caesura.engine import memory
-from caesura.engine.cache import FEW, Kept
+from caesura.engine.cache import FEW
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models._llama_config import FEEDING, MATRICES, SEEING, Config
-from caesura.engine.models.block_llama import attended
+from caesura.engine.models.block_llama import attended, kept
 from caesura.engine.weights import forms
 from caesura.kernels import cpu, int8
 
@@ -100,20 +100,16 @@ def of_step(shape: Config, rows: int, canvas: int, columns: int, keeping: Keepin
     return max(max(mlp, scores) + heads_of + masks + stream, logits)
 
 
-def kept(shape: Config) -> list[Kept]:
-    return [Kept(shape.num_kv_heads, shape.head_dim)] * shape.num_layers
-
-
 def of_largest(shape: Config, context: int, rows: int, keeping: Keeping, *, whole: bool) -> int:
     """Bytes of the largest step with so much context, and of the slots of a canvas of all of the text."""
     itemsize, seen = (keeping.dtype or attended()).itemsize, context + MAX_ROWS
-    slots = memory.of_context(kept(shape), MAX_ROWS, itemsize) if whole else 0
+    slots = memory.of_context(kept(shape, keeping.device), MAX_ROWS, itemsize) if whole else 0
     return slots + of_step(shape, rows, seen if whole else MAX_ROWS, seen, keeping)
 
 
 def needed(shape: Config, weights: int, context: int, rows: int, keeping: Keeping, *, whole: bool) -> int:
     """Bytes without which the model cannot fill: weights, a step and one context."""
-    one = memory.of_context(kept(shape), context, (keeping.dtype or attended()).itemsize)
+    one = memory.of_context(kept(shape, keeping.device), context, (keeping.dtype or attended()).itemsize)
     return weights + of_largest(shape, context, rows, keeping, whole=whole) + one
 
 
@@ -130,7 +126,7 @@ def fitting(
 ) -> tuple[int, int]:
     """How many contexts are kept, and how many rows a step can have: the first of `steps`, which fall. `whole`: a
     step has a canvas of all of the text. Raises DoesNotFit."""
-    layers, itemsize = kept(shape), (keeping.dtype or attended()).itemsize
+    layers, itemsize = kept(shape, keeping.device), (keeping.dtype or attended()).itemsize
     room = memory.free(keeping.device)
 
     def fit(rows: int) -> int:

@@ -1,0 +1,158 @@
+"""The layers of a decoder of the Llama kind on a GPU, in kernels; `_llama_layer.py` has them for a CPU. Products and
+what lies between them are in the dtype of the matrices, the residual stream in float32.
+
+`fixed` is the same for rows whose place is read on the device, so that a pass can be recorded (`passes.py`).
+"""
+
+from collections.abc import Sequence
+from threading import Semaphore
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, linear, silu
+
+from caesura.engine.models._llama_layer import AdaptedMatrix, Attention, Mlp, Shape, Sparse, Weights, normalized
+from caesura.kernels.attention import attention, bits
+from caesura.kernels.cpu import layers as native
+from caesura.kernels.gated import gated
+from caesura.kernels.linear import Dense, Linear
+from caesura.kernels.rotary import turned
+
+EVERYTHING = 1 << 62  # a window that hides nothing
+
+
+class Placed(NamedTuple):
+    """Rows of one sequence, with what a replay reads again. `place` is int32 [4]: the first column that the rows see,
+    the end of those of the valid rows, and the column of the first row; `mask` are the `attention.bits` of which of the
+    last of these a row sees. A kernel takes shapes from `buffers`, and addresses from `tables`, int64 [layers, 3]
+    (`KV.addresses`)."""
+
+    place: Tensor
+    mask: Tensor
+    tables: Tensor
+    buffers: Sequence[tuple[Tensor, Tensor]]
+
+
+class GpuLayers:
+    """See `_llama_layer.Layers`. No matrix has an adapter, and whole heads turn."""
+
+    def __init__(self, layers: Sequence[Weights | Sparse], shape: Shape, dtype: torch.dtype, *, canvas: bool) -> None:
+        """`dtype` is that of the matrices."""
+        self._layers, self._shape = [biased(layer, dtype) for layer in layers], shape
+        self._dtype, self._canvas = dtype, canvas
+        self.dense = all(isinstance(layer, Weights) for layer in layers)
+
+    def __repr__(self) -> str:
+        return f"<GpuLayers {len(self._layers)} {'canvas' if self._canvas else 'context'}>"
+
+    def through(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        spans: Sequence[native.KvRows],
+        wanted: Sequence[int] | None = None,
+        taps: Sequence[int] = (),
+        before: Semaphore | None = None,
+        progress: Semaphore | None = None,
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """As `_llama_layer.Layers.through`."""
+        asked = None if wanted is None else torch.tensor(wanted, dtype=torch.int64, device=x.device)
+        masks = [None if s.mask is None else bits(s.mask, s.at + s.end - s.first).to(x.device) for s in spans]
+        turn, last, tapped = turns(cos, sin), len(self._layers) - 1, list[Tensor]()
+        for number, weights in enumerate(self._layers):
+            if before is not None:
+                before.acquire()
+            qkv, parts = self._qkv(x, weights.attention), list[Tensor]()
+            for span, mask in zip(spans, masks, strict=True):  # canvases of one KV reuse the same rows of its buffers
+                rows, end = slice(span.first, span.end), span.at + span.end - span.first
+                keys, values = (buffer[:, :end] for buffer in span.buffers[number])
+                own = keys[:, span.at :], values[:, span.at :]
+                q = turned(*self._turning(qkv[rows], weights.attention, turn[:, rows]), *own, scale=self._scale)
+                parts.append(attention(q, keys, values, None, EVERYTHING, mask=mask))
+            seen = torch.cat(parts) if len(parts) > 1 else parts[0]
+            if asked is not None and number == last:
+                x, seen = x[asked], seen[asked]
+            x = self._after(x, seen, weights)
+            if progress is not None:
+                progress.release()
+            tapped += [x] * taps.count(number)
+        return x, tapped
+
+    def fixed(self, x: Tensor, cos: Tensor, sin: Tensor, rows: Placed) -> Tensor:
+        """Rows x [rows, hidden] after all layers. Needs nothing from the host."""
+        turn, (seen, at) = turns(cos, sin), (rows.place[:2], rows.place[2:3])
+        for weights, buffers, table in zip(self._layers, rows.buffers, rows.tables, strict=True):
+            qkv = self._turning(self._qkv(x, weights.attention), weights.attention, turn)
+            q = turned(*qkv, *buffers, at, table, scale=self._scale)
+            x = self._after(x, attention(q, *buffers, None, EVERYTHING, seen, table, rows.mask), weights)
+        return x
+
+    @property
+    def _scale(self) -> float:
+        return float(self._shape.width**-0.5)
+
+    def _normed(self, x: Tensor, weights: Attention | Mlp) -> Tensor:
+        return normalized(x, weights.norm, self._shape.eps).to(self._dtype)
+
+    def _qkv(self, x: Tensor, weights: Attention) -> Tensor:
+        return product(self._normed(x, weights), weights.qkv)
+
+    def _turning(
+        self, qkv: Tensor, weights: Attention, turn: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor, float]:
+        """The first arguments of `turned`."""
+        heads, groups, width, eps, _ = self._shape
+        q, k, v = qkv.split((heads * width, groups * width, groups * width), 1)
+        q_norm, k_norm = (None, None) if weights.head_norms is None else (norm.weight for norm in weights.head_norms)
+        return q, k, v, q_norm, k_norm, turn, eps
+
+    def _after(self, x: Tensor, seen: Tensor, weights: Weights | Sparse) -> Tensor:
+        """The layer's output from its input and its attention."""
+        x = x + product(seen, weights.attention.out)
+        if isinstance(weights, Sparse):
+            return weights.experts(x, self._canvas)
+        mlp = weights.mlp
+        return x + product(self._inner(self._normed(x, mlp), mlp.gate_up), mlp.down)
+
+    def _inner(self, h: Tensor, gate_up: AdaptedMatrix) -> Tensor:
+        if self._shape.gated and gate_up.bias is None:
+            return gated(h, linear_of(gate_up), "silu")
+        inner = product(h, gate_up)
+        if not self._shape.gated:
+            return gelu(inner, approximate="tanh")
+        gate, up = inner.chunk(2, -1)
+        return silu(gate) * up
+
+
+def turns(cos: Tensor, sin: Tensor) -> Tensor:
+    """The table of `turned` from cos and sin [rows, 1, width], whose halves are the same."""
+    return torch.stack([table[:, 0, : table.shape[2] // 2] for table in (cos, sin)])
+
+
+def linear_of(matrix: AdaptedMatrix) -> Linear:
+    packed = matrix.packed
+    return packed if isinstance(packed, Linear) else Dense(packed)
+
+
+def product(x: Tensor, matrix: AdaptedMatrix) -> Tensor:
+    """The product of rows [rows, K], [rows, size] in their dtype, and the bias."""
+    packed, bias = matrix.packed, matrix.bias
+    if not isinstance(packed, Linear):
+        return linear(x, packed, bias)
+    out = packed(x)
+    return out if bias is None else out + bias
+
+
+def biased(layer: Weights | Sparse, dtype: torch.dtype) -> Weights | Sparse:
+    """The layer with the biases of its products in their dtype."""
+
+    def of(matrix: AdaptedMatrix) -> AdaptedMatrix:
+        return matrix if matrix.bias is None else matrix._replace(bias=matrix.bias.to(dtype))
+
+    seeing = layer.attention
+    layer = layer._replace(attention=seeing._replace(qkv=of(seeing.qkv), out=of(seeing.out)))
+    if isinstance(layer, Sparse):
+        return layer
+    return layer._replace(mlp=layer.mlp._replace(gate_up=of(layer.mlp.gate_up), down=of(layer.mlp.down)))
