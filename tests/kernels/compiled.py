@@ -79,9 +79,10 @@ def code_model(rows: int) -> None:
         split = qkv.split((heads * width, groups * width, groups * width), 1)
         rotary.launch(*split, norm, norm, turn, 1e-6, keys, values, extent[2:3], table, scale=0.1)
         rotary.launch(*split, norm, norm, turn, 1e-6, keys[:, :rows], values[:, :rows], scale=0.1)
-    gated.launch(
-        torch.zeros(rows, 64, dtype=torch.bfloat16), Dense(torch.zeros(37888, 64, dtype=torch.bfloat16)), "silu"
-    )
+    x, gate_up = torch.zeros(rows, heads * width), torch.zeros(37_888, 64, dtype=torch.bfloat16)
+    for parts in (x.bfloat16(), torch.zeros(6, rows, heads * width)):
+        norms.launch_add_norm(x, parts, x[0], 1e-6, torch.bfloat16)
+    gated.launch(x[:, :64].bfloat16(), Dense(gate_up), "silu")
 
 
 def main(capability: int) -> None:

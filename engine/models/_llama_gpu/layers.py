@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, silu
 
-from caesura.engine.models._llama_layer import AdaptedMatrix, Attention, Mlp, Shape, Sparse, Weights, normalized
+from caesura.engine.models._llama_layer import AdaptedMatrix, Attention, Norm, Shape, Sparse, Weights, normalized
+from caesura.kernels import matmul
 from caesura.kernels.attention import attention, bits
 from caesura.kernels.cpu import layers as native
 from caesura.kernels.gated import gated
 from caesura.kernels.linear import Dense, Linear
+from caesura.kernels.matmul import added
+from caesura.kernels.norms import add_norm
 from caesura.kernels.rotary import turned
 
 EVERYTHING = 1 << 62  # a window that hides nothing
@@ -61,20 +64,21 @@ class GpuLayers:
         asked = None if wanted is None else torch.tensor(wanted, dtype=torch.int64, device=x.device)
         masks = [None if s.mask is None else bits(s.mask, s.at + s.end - s.first).to(x.device) for s in spans]
         turn, last, tapped = turns(cos, sin), len(self._layers) - 1, list[Tensor]()
+        h = self._normed(x, self._layers[0].attention.norm)
         for number, weights in enumerate(self._layers):
             if before is not None:
                 before.acquire()
-            qkv, parts = self._qkv(x, weights.attention), list[Tensor]()
+            qkv, parts = products(h, weights.attention.qkv), list[Tensor]()
             for span, mask in zip(spans, masks, strict=True):  # canvases of one KV reuse the same rows of its buffers
                 rows, end = slice(span.first, span.end), span.at + span.end - span.first
                 keys, values = (buffer[:, :end] for buffer in span.buffers[number])
                 own = keys[:, span.at :], values[:, span.at :]
-                q = turned(*self._turning(qkv[rows], weights.attention, turn[:, rows]), *own, scale=self._scale)
+                q = turned(*self._turning(qkv[..., rows, :], weights.attention, turn[:, rows]), *own, scale=self._scale)
                 parts.append(attention(q, keys, values, None, EVERYTHING, mask=mask))
             seen = torch.cat(parts) if len(parts) > 1 else parts[0]
             if asked is not None and number == last:
                 x, seen = x[asked], seen[asked]
-            x = self._after(x, seen, weights)
+            x, h = self._after(x, seen, number)
             if progress is not None:
                 progress.release()
             tapped += [x] * taps.count(number)
@@ -83,43 +87,52 @@ class GpuLayers:
     def fixed(self, x: Tensor, cos: Tensor, sin: Tensor, rows: Placed) -> Tensor:
         """Rows x [rows, hidden] after all layers. Needs nothing from the host."""
         turn, (seen, at) = turns(cos, sin), (rows.place[:2], rows.place[2:3])
-        for weights, buffers, table in zip(self._layers, rows.buffers, rows.tables, strict=True):
-            qkv = self._turning(self._qkv(x, weights.attention), weights.attention, turn)
+        h = self._normed(x, self._layers[0].attention.norm)
+        for number, (buffers, table) in enumerate(zip(rows.buffers, rows.tables, strict=True)):
+            weights = self._layers[number].attention
+            qkv = self._turning(products(h, weights.qkv), weights, turn)
             q = turned(*qkv, *buffers, at, table, scale=self._scale)
-            x = self._after(x, attention(q, *buffers, None, EVERYTHING, seen, table, rows.mask), weights)
+            x, h = self._after(x, attention(q, *buffers, None, EVERYTHING, seen, table, rows.mask), number)
         return x
 
     @property
     def _scale(self) -> float:
         return float(self._shape.width**-0.5)
 
-    def _normed(self, x: Tensor, weights: Attention | Mlp) -> Tensor:
-        return normalized(x, weights.norm, self._shape.eps).to(self._dtype)
+    def _normed(self, x: Tensor, norm: Norm) -> Tensor:
+        return normalized(x, norm, self._shape.eps).to(self._dtype)
 
-    def _qkv(self, x: Tensor, weights: Attention) -> Tensor:
-        return product(self._normed(x, weights), weights.qkv)
+    def _added(self, x: Tensor, product: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+        """The rows with a product [(parts,) rows, hidden] added, and their norm."""
+        if norm.bias is None:
+            return add_norm(x, product, norm.weight, self._shape.eps, self._dtype)
+        x = x + (product if product.ndim == 2 else product.sum(0, dtype=torch.float32))
+        return x, self._normed(x, norm)
 
     def _turning(
         self, qkv: Tensor, weights: Attention, turn: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor, float]:
         """The first arguments of `turned`."""
         heads, groups, width, eps, _ = self._shape
-        q, k, v = qkv.split((heads * width, groups * width, groups * width), 1)
+        q, k, v = qkv.split((heads * width, groups * width, groups * width), -1)
         q_norm, k_norm = (None, None) if weights.head_norms is None else (norm.weight for norm in weights.head_norms)
         return q, k, v, q_norm, k_norm, turn, eps
 
-    def _after(self, x: Tensor, seen: Tensor, weights: Weights | Sparse) -> Tensor:
-        """The layer's output from its input and its attention."""
-        x = x + product(seen, weights.attention.out)
+    def _after(self, x: Tensor, seen: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        """The output of a layer from its input and its attention, and the norm of it that the next layer reads; after
+        the last layer nobody reads that."""
+        weights, seen = self._layers[number], products(seen, self._layers[number].attention.out)
+        following = self._layers[min(number + 1, len(self._layers) - 1)].attention.norm
         if isinstance(weights, Sparse):
-            return weights.experts(x, self._canvas)
-        mlp = weights.mlp
-        return x + product(self._inner(self._normed(x, mlp), mlp.gate_up), mlp.down)
+            x = weights.experts(x + added(seen, self._dtype), self._canvas)
+            return x, self._normed(x, following)
+        x, h = self._added(x, seen, weights.mlp.norm)
+        return self._added(x, products(self._inner(h, weights.mlp.gate_up), weights.mlp.down), following)
 
     def _inner(self, h: Tensor, gate_up: AdaptedMatrix) -> Tensor:
         if self._shape.gated and gate_up.bias is None:
             return gated(h, linear_of(gate_up), "silu")
-        inner = product(h, gate_up)
+        inner = added(products(h, gate_up), self._dtype)
         if not self._shape.gated:
             return gelu(inner, approximate="tanh")
         gate, up = inner.chunk(2, -1)
@@ -136,13 +149,12 @@ def linear_of(matrix: AdaptedMatrix) -> Linear:
     return packed if isinstance(packed, Linear) else Dense(packed)
 
 
-def product(x: Tensor, matrix: AdaptedMatrix) -> Tensor:
-    """The product of rows [rows, K], [rows, size] in their dtype, and the bias."""
+def products(x: Tensor, matrix: AdaptedMatrix) -> Tensor:
+    """The product of rows [rows, K], in parts that add up (`matmul.products`); with a bias in one, [rows, size]."""
     packed, bias = matrix.packed, matrix.bias
-    if not isinstance(packed, Linear):
-        return linear(x, packed, bias)
-    out = packed(x)
-    return out if bias is None else out + bias
+    if bias is None:
+        return matmul.products(x, linear_of(matrix))
+    return linear(x, packed, bias) if isinstance(packed, Tensor) else packed(x) + bias
 
 
 def biased(layer: Weights | Sparse, dtype: torch.dtype) -> Weights | Sparse:

@@ -22,7 +22,7 @@ from caesura.engine.models._llama_gpu.passes import COLUMNS, ROWS, Passes, Recor
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights.forms import Quantise
-from caesura.kernels import attention, gated, rotary
+from caesura.kernels import attention, gated, norms, rotary
 from caesura.wire import Hole
 
 from ...support.checkpoints import masked, qwen
@@ -215,9 +215,9 @@ def test_a_pass_through_the_kernels_is_the_pass(model: BlockLlama, monkeypatch: 
     monkeypatch.setattr(passes, "ROWS", (8,))
     shape, (plain, launched, replayed) = (2, 4), (behind(model, 70) for _ in range(3))
     expected, names = judged(model, plain, shape), set[str]()
-    for module in (attention, gated, rotary):
+    for module in (attention, gated, norms, rotary):
         monkeypatch.setattr(module, "fused", lambda *_, name=module.__name__, **__: names.add(name) or True)
     torch.testing.assert_close(judged(model, launched, shape), expected, atol=1e-4, rtol=1e-4)
     model.rehearse()
     torch.testing.assert_close(judged(model, replayed, shape), expected, atol=1e-4, rtol=1e-4)
-    assert len(names) == 3
+    assert len(names) == 4
