@@ -12,7 +12,8 @@ from caesura.engine import memory
 from caesura.engine.cache import FEW
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models._llama_config import FEEDING, MATRICES, SEEING, Config
-from caesura.engine.models.block_llama import attended, kept
+from caesura.engine.models._llama_gpu.passes import of_recorded
+from caesura.engine.models.block_llama import attended, kept, on_gpu
 from caesura.engine.weights import forms
 from caesura.kernels import cpu, int8
 
@@ -101,10 +102,12 @@ def of_step(shape: Config, rows: int, canvas: int, columns: int, keeping: Keepin
 
 
 def of_largest(shape: Config, context: int, rows: int, keeping: Keeping, *, whole: bool) -> int:
-    """Bytes of the largest step with so much context, and of the slots of a canvas of all of the text."""
+    """Bytes of the largest step with so much context, of the slots of a canvas of all of the text, and of what recorded
+    passes keep."""
     itemsize, seen = (keeping.dtype or attended()).itemsize, context + MAX_ROWS
     slots = memory.of_context(kept(shape, keeping.device), MAX_ROWS, itemsize) if whole else 0
-    return slots + of_step(shape, rows, seen if whole else MAX_ROWS, seen, keeping)
+    recorded = of_recorded(shape.vocab_size) if on_gpu(keeping.device) and not whole else 0
+    return slots + recorded + of_step(shape, rows, seen if whole else MAX_ROWS, seen, keeping)
 
 
 def needed(shape: Config, weights: int, context: int, rows: int, keeping: Keeping, *, whole: bool) -> int:
