@@ -83,7 +83,8 @@ def matrices(shape: Config, *, experts: bool) -> Iterator[tuple[str, str, int, i
 def of_step(shape: Config, rows: int, canvas: int, columns: int, keeping: Keeping) -> int:
     """Bytes of a step of so many rows, in canvases of `canvas` rows that see `columns`: the most that a layer holds at
     once, or the logits after the last. On a GPU those of all canvases, and half as much for what is computed of one
-    at a time: of 100 slots with a grammar, or 170 without."""
+    at a time: of 100 slots with a grammar, or 170 without. Layers are those of `_llama_layer.py`; a GPU's own hold
+    less."""
     itemsize = 4 if keeping.exact else 2  # of keys, values and scores
     heads, groups = shape.num_heads, shape.num_kv_heads
     scores = heads * canvas * columns * 2 * itemsize  # and what the softmax makes of them

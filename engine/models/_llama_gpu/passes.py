@@ -46,13 +46,15 @@ class Passes:
 
     def rehearse(self, kv: KV) -> None:
         """Record a pass of every size, the largest first. If that fails, none is recorded."""
-        kv.reserve(ROWS[-1])
         for rows in reversed(ROWS):
             self.recordings.record(rows, partial(self._make, kv, rows))
-        if self._held is not None:
+        if self.recordings.failed:
+            self._held = None
+        elif self._held is not None:
             self._held.lent = ()
 
     def _make(self, kv: KV, rows: int) -> "RecordedPass":
+        kv.reserve(rows)
         if self._held is None:
             self._held = Buffers(len(kv.buffers), self._width, self._device)
         self._held.hold(kv, [0] * rows, range(rows), torch.ones(rows, rows, dtype=torch.bool))
