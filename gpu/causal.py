@@ -2,8 +2,9 @@
 (engine/models/causal.py). Of each shape:
 
 prefill: a context that is cold, in chunks as the engine reads it on a GPU and in smaller ones.
-pass: a verifying pass of so many rows behind a context, with its log-probabilities, which stay on the device;
-    `of_floor` is the share of it that its bytes and FLOP take.
+pass: a verifying pass of so many rows behind a context, with its log-probabilities, which stay on the device, as it is
+    served, and launched kernel by kernel (`anew`). `recorded`: whether it was replayed; false in a served one if
+    recording has failed. `of_floor` is the share of it that its bytes and FLOP take.
 job: a key of one token behind a warm context and a hole of 24 tokens, through the scheduler to the answer, once by the
     search and once with the best token of each pass.
 
@@ -42,7 +43,8 @@ SHAPES = {
 TINY_SHAPE = (64, 96, 2, 4, 2, 512)
 UNTIED = "7B"  # its head is a matrix of its own
 HOLE = 24  # tokens
-WAYS = ("verify", "left_to_right")
+METHODS = ("verify", "left_to_right")
+WAYS = ("served", "anew")  # of a pass
 SUFFIX = 40  # tokens
 
 
@@ -142,6 +144,7 @@ class Served:
     def __init__(self, shape: str, device: str, plan: Plan, *, tiny: bool) -> None:
         self._model, self._device, self._plan = model(shape, device, tiny=tiny), device, plan
         self._model.max_context = 2 * max(plan.contexts)  # nothing of a prefix that grows is cut off
+        self._model.rehearse()
         self._random = random.Random(0)
 
     def __repr__(self) -> str:
@@ -163,20 +166,22 @@ class Served:
         parts = [work(self._model, chunk, at, head=False) for at in range(0, context, chunk)]
         return {**line, "tokens_s": context / line["p50_ms"] * 1e3, **beside(parts, line["p50_ms"])}
 
-    def verifying(self, context: int, rows: int) -> Callable[[], Tensor]:
+    def verifying(self, context: int, rows: int, way: str) -> Callable[[], Tensor]:
         """A pass over so many rows behind a context of its own: log-probabilities on the device."""
         kv, mask = self._read(self._ids(context), 512), torch.ones(rows, rows, dtype=torch.bool).tril()
         run = Run(kv, self._ids(rows), range(context, context + rows), mask)
+        forward = self._model.forward if way == "served" else self._model._launched
 
         def judged() -> Tensor:
             kv.truncate(context)
-            return self._model.forward([run])[0].log_softmax(-1)
+            return forward([run], ())[0].log_softmax(-1)
 
         return judged
 
-    def verify(self, context: int, rows: int) -> Line:
-        line = clock(self.verifying(context, rows), self._device, self._plan.repeats)
-        return {**line, **beside([work(self._model, rows, context)], line["p50_ms"])}
+    def verify(self, context: int, rows: int, way: str) -> Line:
+        line, passes = clock(self.verifying(context, rows, way), self._device, self._plan.repeats), self._model._passes
+        recorded = way == "served" and passes is not None and bool(passes.recordings)
+        return {**line, "recorded": recorded, **beside([work(self._model, rows, context)], line["p50_ms"])}
 
     def job(self, context: int, method: str) -> Line:
         scheduler, passes = Scheduler(self._model), list[int]()
@@ -210,8 +215,13 @@ class Served:
 def measure(book: Book, plan: Plan, shape: str, device: str, *, tiny: bool) -> None:
     kinds = {
         "prefill": [{"context": context, "chunk": chunk} for context in plan.contexts for chunk in plan.chunks],
-        "verify": [{"context": context, "rows": rows} for context in plan.contexts for rows in plan.rows],
-        "job": [{"context": context, "method": way} for context in plan.contexts for way in WAYS],
+        "verify": [
+            {"context": context, "rows": rows, "way": way}
+            for context in plan.contexts
+            for rows in plan.rows
+            for way in WAYS
+        ],
+        "job": [{"context": context, "method": method} for context in plan.contexts for method in METHODS],
     }
     names: list[tuple[Name, str, dict[str, Any]]] = [
         ({"measure": f"causal {kind}", "shape": shape, **fields}, kind, fields)
@@ -233,7 +243,7 @@ def show(book: Book) -> None:
     times, bound = ("p50_ms", "p95_ms", "n"), ("gb", "floor_ms", "of_floor")
     for kind, title, columns in (
         ("prefill", "A cold context", ("context", "chunk", *times, "tokens_s", *bound)),
-        ("verify", "A verifying pass", ("context", "rows", *times, *bound)),
+        ("verify", "A verifying pass", ("context", "rows", "way", "recorded", *times, *bound)),
         ("job", f"A key and a hole of {HOLE} tokens", ("context", "method", *times, "passes", "ms_a_pass")),
     ):
         table(title, ("shape", *columns), book.lines(measure=f"causal {kind}"))

@@ -2,7 +2,7 @@
 One step each of:
 
 gemma: denoise step of DiffusionGemma's 26B shape in FP8, recorded (`served`) and not recorded.
-causal: verifying pass of four rows of a 7B code model in bfloat16, with its log-probabilities.
+causal: verifying pass of four rows of a 7B code model in bfloat16, with its log-probabilities, likewise.
 masked: step of Dream 7B in bfloat16 over a text of 768 tokens, with the logits of a hole.
 
 The last two end as in the engine: the host waits for a few numbers of each row.
@@ -141,7 +141,9 @@ def wanted(plan: Plan, shape: str) -> list[Name]:
     if shape == "gemma":
         ways = [(rows, way) for way in ("served", "anew") for rows in plan.canvases]
         return [{"context": plan.context, "rows": rows, "way": way} for rows, way in ways]
-    return [{"context": plan.text, "rows": ROWS} if shape == "causal" else {"rows": plan.text}]
+    if shape == "causal":
+        return [{"context": plan.text, "rows": ROWS, "way": way} for way in causal.WAYS]
+    return [{"rows": plan.text}]
 
 
 def made(plan: Plan, shape: str, device: str, *, tiny: bool) -> Callable[..., Step]:
@@ -153,7 +155,7 @@ def made(plan: Plan, shape: str, device: str, *, tiny: bool) -> Callable[..., St
         text = masked.Served("7B", device, masked.TINY if tiny else masked.Plan(), tiny=tiny)
         return lambda rows: waiting(text.denoising([rows], masked.HOLE + masked.SEAM))
     code = causal.Served("7B", device, causal.TINY if tiny else causal.Plan(), tiny=tiny)
-    return lambda context, rows: waiting(code.verifying(context, rows))
+    return lambda context, rows, way: waiting(code.verifying(context, rows, way))
 
 
 def waiting(step: Callable[[], Tensor]) -> Step:

@@ -17,14 +17,16 @@ included (estimates, not measured).
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from caesura.kernels import tuned
 from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
 
 NAME = "attention"  # in a table of block sizes
+WORD = 64  # columns whose bits are a number of a mask; a multiple of the columns of a block
 
 
 def reference(
@@ -35,48 +37,56 @@ def reference(
     window: int,
     spans: Tensor | None = None,
     table: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """As `attention`. Query heads that share a key head become more rows, so that keys are read once."""
     rows, heads, width = q.shape
     groups = keys.shape[0]
     share = heads // groups
-    mask = None
+    shown, start = None, 0
     if spans is not None:
         spans = spans - (0 if table is None else table[3])
         start, stop = int(spans[:, ::2].amin()), int(spans[:, 1::2].amax())
         keys, values = keys[:, start:stop], values[:, start:stop]
         at = torch.arange(start, stop, device=q.device)
         low, context, own, end = spans[:, :, None].unbind(1)
-        mask = ((low <= at) & (at < context)) | ((own <= at) & (at < end))
+        shown = ((low <= at) & (at < context)) | ((own <= at) & (at < end))
     elif first is not None:
         at = torch.arange(first, first + rows, device=q.device)[:, None]
         columns = torch.arange(keys.shape[1], device=q.device)
-        mask = (columns <= at) & (columns > at - window)
+        shown = (columns <= at) & (columns > at - window)
+    if mask is not None:
+        last = start + keys.shape[1]
+        bits = (mask[:, :, None] >> torch.arange(WORD, device=q.device) & 1).bool().flatten(1)
+        bits = bits[:, : bits.shape[1] - -last % WORD]
+        bits = pad(bits, (keys.shape[1] - bits.shape[1], 0), value=True)  # or cut
+        shown = bits if shown is None else shown & bits
     folded = q.view(rows, groups, share, width).permute(1, 2, 0, 3)  # [groups, share, rows, width]
     keys, values = keys[:, None], values[:, None]
     if q.dtype == torch.float32:  # torch's fused kernel for CPUs has a fast exp, off by a thousandth of a logit
         scores = folded @ keys.transpose(2, 3)
-        if mask is not None:
-            scores.masked_fill_(~mask, -torch.inf)
+        if shown is not None:
+            scores.masked_fill_(~shown, -torch.inf)
         out = scores.softmax(-1) @ values
-    elif mask is None:
+    elif shown is None:
         flat = folded.reshape(1, groups, share * rows, width)
         out = scaled_dot_product_attention(flat, keys[None, :, 0], values[None, :, 0], scale=1.0)
         out = out.view(groups, share, rows, width)
     else:
         wide = (groups, share, *keys.shape[2:])
-        out = scaled_dot_product_attention(folded, keys.expand(wide), values.expand(wide), attn_mask=mask, scale=1.0)
+        out = scaled_dot_product_attention(folded, keys.expand(wide), values.expand(wide), attn_mask=shown, scale=1.0)
     return out.permute(2, 0, 1, 3).reshape(rows, -1)
 
 
 # Values that change from step to step are not specialised: a longer context must not wait for the compiler.
-@jit(do_not_specialize=["rows", "columns", "first", "window", "splits"])
+@jit(do_not_specialize=["rows", "columns", "first", "window", "words", "splits"])
 def _attend(
     q,
     keys,
     values,
     spans,  # int32 [rows, 4], the two spans of columns that a row sees; or None: there are `columns`
     table,  # int64 [4], which replaces keys, values and their heads' strides, and is taken from spans; or None
+    mask,  # int64 [rows, words], a bit for each of the last columns, 1 where a row sees it; or None
     out,  # the result; or [splits, rows, heads, width] float32 sums of values, not yet divided, and next to them
     peaks,  # [splits, rows, heads] float32, the largest score times log2(e); or None
     totals,  # [splits, rows, heads] float32, the sum of the weights; or None
@@ -84,6 +94,7 @@ def _attend(
     columns,
     first,
     window,
+    words,
     splits,
     q_row,
     q_head,
@@ -127,6 +138,7 @@ def _attend(
         farthest, context = tl.load(spans) - before, tl.load(spans + 1) - before
         own, end = tl.load(spans + 2) - before, tl.load(spans + 3) - before
         low, high = tl.minimum(tl.min(farthest, 0), tl.min(own, 0)), tl.maximum(tl.max(context, 0), tl.max(end, 0))
+    masked = tl.cdiv(high, 64) * 64 - words * 64  # the column of the mask's first bit
     if CAUSAL:
         last = tl.minimum((block * BLOCK_M + BLOCK_M - 1) // SHARE, rows - 1)
         low = tl.maximum(low, first + block * BLOCK_M // SHARE - window + 1)
@@ -155,6 +167,10 @@ def _attend(
             of_context = (at[None, :] >= farthest[:, None]) & (at[None, :] < context[:, None])
             of_own = (at[None, :] >= own[:, None]) & (at[None, :] < end[:, None])
             seen = seen & (of_context | of_own)
+        if mask is not None:
+            bit = tl.maximum(n - masked, 0)
+            word = tl.load(mask + row * words + bit // 64, mask=row < tl.where(n < masked, 0, rows), other=-1)
+            seen = seen & (((word[:, None] >> (bit % 64 + tl.arange(0, BLOCK_N))[None, :]) & 1) == 1)
         scores = tl.where(seen, scores, float("-inf"))
         higher = tl.maximum(peak, tl.max(scores, 1))
         weights = tl.exp2(scores - higher[:, None])
@@ -208,12 +224,14 @@ def launch(
     window: int,
     spans: Tensor | None = None,
     table: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """As `attention`."""
     rows, heads, width = q.shape
     groups, columns, _ = keys.shape
     assert spans is None or (first is None and spans.shape == (rows, 4) and spans.is_contiguous())
     assert table is None or (spans is not None and keys.is_contiguous() and values.is_contiguous())
+    assert mask is None or (first is None and mask.is_contiguous())
     assert q.dtype == keys.dtype == values.dtype
     assert q.stride(2) == keys.stride(2) == values.stride(2) == 1
     share = heads // groups
@@ -242,6 +260,7 @@ def launch(
         values,
         spans,
         table,
+        mask,
         sums,
         peaks,
         totals,
@@ -249,6 +268,7 @@ def launch(
         columns,
         first or 0,
         min(window, (first or 0) + rows),  # no row sees further back; must fit 32 bits
+        0 if mask is None else mask.shape[1],
         splits,
         q.stride(0),
         q.stride(1),
@@ -286,6 +306,19 @@ def _blocks(m: int, width: int, itemsize: int, roomy: bool) -> dict[str, int]:
     return {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_V": block_v, "num_warps": warps, "num_stages": 2}
 
 
+def bits(mask: Tensor, end: int, words: int | None = None) -> Tensor:
+    """A bool mask [rows, n] on a CPU, of the last n columns before `end` -> its bits for `attention`, int64
+    [rows, words]. The last word is that of the WORD columns, from a multiple of WORD on, in which `end` lies. Without
+    `words` there are as many as the mask needs; columns before it are seen."""
+    rows, count = mask.shape
+    after = -end % WORD
+    size = WORD * (words or -(-(count + after) // WORD))
+    assert size >= count + after
+    wide = torch.ones(rows, size, dtype=torch.bool)
+    wide[:, size - after - count : size - after] = mask
+    return torch.from_numpy(np.packbits(wide.numpy(), 1, "little").view(np.int64))
+
+
 def attention(
     q: Tensor,
     keys: Tensor,
@@ -294,6 +327,7 @@ def attention(
     window: int,
     spans: Tensor | None = None,
     table: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """q [rows, heads, width], keys and values [key heads, columns, width] -> [rows, heads * width].
 
@@ -305,5 +339,8 @@ def attention(
     what is seen. With `table` too, int64 [4] on the device, a kernel takes only heads and width from keys and values,
     both contiguous: their addresses and how many columns they have are in the table, then the number of the first
     column, from which spans count too; and each replay sets them.
+
+    With `mask`, the `bits` of a mask, where `first` is None, a row sees those of the last columns that it says, and all
+    before them. Every row must see a column; spans must begin at a multiple of WORD and end at the same column.
     """
-    return (launch if fused(q) else reference)(q, keys, values, first, window, spans, table)
+    return (launch if fused(q) else reference)(q, keys, values, first, window, spans, table, mask)

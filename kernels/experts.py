@@ -23,7 +23,7 @@ No result depends on the order of programs, nor on that of a list: a pair is com
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from torch.nn.functional import gelu, silu
 from caesura.kernels import fp8, tuned
 from caesura.kernels.decode import product
 from caesura.kernels.fp8 import unit
+from caesura.kernels.gated import Act as Act
 from caesura.kernels.gated import activated
 from caesura.kernels.int8 import PackedStack
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
@@ -46,7 +47,6 @@ class Lists(NamedTuple):
 
 
 Stack = Linear | PackedStack
-Act = Literal["gelu", "silu"]
 UP, DOWN = "experts up", "experts down"  # names in a table of block sizes
 
 

@@ -1,4 +1,5 @@
 """The steps between the matrix products of DiffusionGemma: residual sums, root mean square norms, the router.
+The step of Llama's kind, `add_norm`, is x + product and its norm, with x in float32.
 
     before the layers   x = embedding * scale, and rms(predictions, norm), of which an MLP makes signals
                         x = rms(x + signals), but of a context row x stays, and the view that comes next: rms(x, next)
@@ -114,6 +115,13 @@ def reference_add_experts(
     return x, view(x, following, eps, rounds)
 
 
+def reference_add_norm(
+    x: Tensor, product: Tensor, weight: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    x = x + (product if product.ndim == 2 else product.sum(0, dtype=torch.float32))
+    return x, rms(x, weight, eps).to(dtype)
+
+
 # The kernels
 
 
@@ -182,6 +190,17 @@ def _add_signals(x, signals, following, mode, new_x, next_x, scales, eps, WIDTH:
     x = tl.where(of_canvas, rounded(both * inverse(both, eps, WIDTH), dtype), x)
     tl.store(new_x + start + d, x.to(dtype), mask=d < WIDTH)
     store_row(rounded(x * inverse(x, eps, WIDTH) * following, dtype), next_x, scales, row, d, WIDTH)
+
+
+@jit(do_not_specialize=["parts"])
+def _add_norm(
+    x, product, weight, new_x, next_x, parts, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr
+):
+    row, d = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    start, weight = row * WIDTH + d, read(weight, d, WIDTH)
+    x = read(x + row * WIDTH, d, WIDTH) + read_sum(product, row, d, parts, WIDTH, PARTS)
+    tl.store(new_x + start, x, mask=d < WIDTH)
+    tl.store(next_x + start, (x * inverse(x, eps, WIDTH) * weight).to(next_x.dtype.element_ty), mask=d < WIDTH)
 
 
 @jit(do_not_specialize=["parts"])
@@ -337,6 +356,18 @@ def launch_add_signals(
     return new_x, next_x
 
 
+def launch_add_norm(
+    x: Tensor, product: Tensor, weight: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    (rows, width), parts = x.shape, len(product) if product.ndim == 3 else 1
+    assert product.shape[-2:] == x.shape
+    assert x.is_contiguous()
+    assert product.is_contiguous()
+    new_x, next_x = torch.empty_like(x), torch.empty_like(x, dtype=dtype)
+    _add_norm[rows,](x, product, weight, new_x, next_x, parts, eps, **whole(width), PARTS=power(parts))
+    return new_x, next_x
+
+
 def launch_add_attention(
     x: Tensor,
     attention: Tensor,
@@ -424,6 +455,12 @@ def add_signals(
     """Embeddings [rows, D] with those signals added and normed in the rows of a canvas, whose `mode` [rows] is 1, and
     the next norm of that, the first layer's. Where the layer `rounds`, that norm comes as `Rows8`."""
     return (launch_add_signals if fused(x) else reference_add_signals)(x, signals, following, mode, eps, rounds)
+
+
+def add_norm(x: Tensor, product: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The residual stream x [rows, D], float32, with a product [(parts,) rows, D] added, and its norm by `weight`,
+    float32 [D], in `dtype`."""
+    return (launch_add_norm if fused(x) else reference_add_norm)(x, product, weight, eps, dtype)
 
 
 def add_attention(

@@ -41,14 +41,15 @@ def reference(
     q: Tensor,
     k: Tensor,
     v: Tensor | None,
-    q_norm: Tensor,
-    k_norm: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
     turn: Tensor,
     eps: float,
     keys: Tensor,
     values: Tensor,
     places: Tensor | None = None,
     table: Tensor | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """As `turned`. The norm is float32 and rounded to x's dtype; what follows is rounded at every step."""
     width = keys.shape[2]
@@ -60,9 +61,17 @@ def reference(
     if table is not None:
         places = places - table[3]
     kept = places < keys.shape[1]
-    keys[:, places[kept]] = _rotated(rms(k, k_norm, eps), turn)[kept].transpose(0, 1)
-    values[:, places[kept]] = rms(v, None, eps)[kept].transpose(0, 1)
-    return _rotated(rms(q, q_norm, eps), turn)
+    if scale is None:
+        q, k, v = _rotated(rms(q, q_norm, eps), turn), _rotated(rms(k, k_norm, eps), turn), rms(v, None, eps)
+    else:
+        q, k = (
+            _rotated(x.float() if norm is None else rms(x.float(), norm, eps), turn)
+            for x, norm in ((q, q_norm), (k, k_norm))
+        )
+        q *= scale
+    keys[:, places[kept]] = k[kept].transpose(0, 1).to(keys.dtype)
+    values[:, places[kept]] = v[kept].transpose(0, 1)
+    return q.to(keys.dtype)
 
 
 def _rotated(x: Tensor, turn: Tensor) -> Tensor:
@@ -99,9 +108,10 @@ def _store(x, left, right, d, live, HALF: tl.constexpr):
 
 
 @jit
-def _norm(left, right, weight, eps, d, HALF: tl.constexpr):
-    scale = tl.rsqrt(tl.sum(left * left + right * right, 1) * (0.5 / HALF) + eps)[:, None]
-    left, right = left * scale, right * scale
+def _norm(left, right, weight, eps, d, HALF: tl.constexpr, PLAIN: tl.constexpr):
+    if weight is not None or not PLAIN:
+        scale = tl.rsqrt(tl.sum(left * left + right * right, 1) * (0.5 / HALF) + eps)[:, None]
+        left, right = left * scale, right * scale
     if weight is not None:
         left *= tl.load(weight + d, mask=d < HALF, other=0.0)
         right *= tl.load(weight + HALF + d, mask=d < HALF, other=0.0)
@@ -133,6 +143,7 @@ def _turn(
     part,
     parts,
     eps,
+    scale,
     q_row,
     k_row,
     v_row,
@@ -147,11 +158,13 @@ def _turn(
     HALF: tl.constexpr,
     PAIRS: tl.constexpr,
     PARTS: tl.constexpr,
+    PLAIN: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     """A block of heads of one row: those of q, then those of k and v."""
     dtype: tl.constexpr = out.dtype.element_ty
+    between: tl.constexpr = tl.float32 if PLAIN else dtype
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     if table is not None:
         keys, values, columns = tl.load(table), tl.load(table + 1), tl.load(table + 2)
@@ -171,8 +184,10 @@ def _turn(
         head += block * BLOCK_H
         live = head < HEADS
         left, right = _load(q + row * q_row, part, parts, head, d, live, dtype, HALF, PARTS)
-        left, right = _norm(left, right, q_norm, eps, d, HALF)
-        left, right = _rotate(left, right, cos, sin, dtype)
+        left, right = _norm(left, right, q_norm, eps, d, HALF, PLAIN)
+        left, right = _rotate(left, right, cos, sin, between)
+        if PLAIN:
+            left, right = left * scale, right * scale
         _store(out + (row * HEADS + head)[:, None] * (2 * HALF), left, right, d, live, HALF)
     else:
         head += (block - before) * BLOCK_H
@@ -186,11 +201,11 @@ def _turn(
         v_left, v_right = left, right
         if v is not None:
             v_left, v_right = _load(v + row * v_row, part, parts, head, d, live, dtype, HALF, PARTS)
-        left, right = _norm(left, right, k_norm, eps, d, HALF)
-        left, right = _rotate(left, right, cos, sin, dtype)
+        left, right = _norm(left, right, k_norm, eps, d, HALF, PLAIN)
+        left, right = _rotate(left, right, cos, sin, between)
         group = head.to(tl.int64)[:, None]
         _store(keys + group * key_head + column * key_column, left, right, d, live, HALF)
-        v_left, v_right = _norm(v_left, v_right, None, eps, d, HALF)
+        v_left, v_right = _norm(v_left, v_right, None, eps, d, HALF, PLAIN)
         _store(values + group * value_head + column * value_column, v_left, v_right, d, live, HALF)
 
 
@@ -198,14 +213,15 @@ def launch(
     q: Tensor,
     k: Tensor,
     v: Tensor | None,
-    q_norm: Tensor,
-    k_norm: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
     turn: Tensor,
     eps: float,
     keys: Tensor,
     values: Tensor,
     places: Tensor | None = None,
     table: Tensor | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """As `turned`."""
     rows, (groups, columns, width) = q.shape[-2], keys.shape
@@ -238,6 +254,7 @@ def launch(
         part,
         parts,
         eps,
+        1.0 if scale is None else scale,
         q.stride(-2),
         k.stride(-2),
         0 if v is None else v.stride(-2),
@@ -252,6 +269,7 @@ def launch(
         HALF=half,
         PAIRS=pairs,
         PARTS=power(parts),
+        PLAIN=scale is not None,
         BLOCK_H=block_h,
         BLOCK_D=block_d,
         num_warps=max(1, block_h * block_d // 256),
@@ -264,14 +282,15 @@ def turned(
     q: Tensor,
     k: Tensor,
     v: Tensor | None,
-    q_norm: Tensor,
-    k_norm: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
     turn: Tensor,
     eps: float,
     keys: Tensor,
     values: Tensor,
     places: Tensor | None = None,
     table: Tensor | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """Products q [(parts,) rows, heads * width], k and v [(parts,) rows, key heads * width] and `turn` of `rotary` ->
     q [rows, heads, width], normed and turned. If there are parts, q, k and v are columns of one product (matmul.py).
@@ -279,5 +298,8 @@ def turned(
 
     With `places`, int32 [rows] on the device, row r goes to column places[r] of a view of any length, or nowhere if
     that is after its end: a CUDA graph gets whole buffers, and each replay sets the places of its rows. With `table`
-    too, int64 [4] on the device, a kernel takes only heads and width from keys and values: see `attention`."""
-    return (launch if fused(q) else reference)(q, k, v, q_norm, k_norm, turn, eps, keys, values, places, table)
+    too, int64 [4] on the device, a kernel takes only heads and width from keys and values: see `attention`.
+
+    With a `scale`, as decoders of the Llama kind: q is multiplied by it, there is no norm without a weight, values are
+    kept as they come, and nothing is rounded until it is stored."""
+    return (launch if fused(q) else reference)(q, k, v, q_norm, k_norm, turn, eps, keys, values, places, table, scale)

@@ -164,6 +164,10 @@ class Verifier(Model, Protocol):
 
     drafting: "Model | None"  # another model, whose canvas drafts for `verify`
 
+    def rehearse(self) -> None:
+        """On a GPU, record passes over a single tree, which `forward` replays; a family may have none. Called before
+        anybody waits."""
+
     def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
         """Logits of trees and canvases in one pass over the weights. Those of a tree, [rows, vocabulary], come from the
         path that reads context and predict the token after each row; those of canvases are as in `denoise`. A tree

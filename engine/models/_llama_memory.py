@@ -9,10 +9,11 @@ from typing import NamedTuple
 import torch
 
 from caesura.engine import memory
-from caesura.engine.cache import FEW, Kept
+from caesura.engine.cache import FEW
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models._llama_config import FEEDING, MATRICES, SEEING, Config
-from caesura.engine.models.block_llama import attended
+from caesura.engine.models._llama_gpu.passes import of_recorded
+from caesura.engine.models.block_llama import attended, kept, on_gpu
 from caesura.engine.weights import forms
 from caesura.kernels import cpu, int8
 
@@ -82,7 +83,8 @@ def matrices(shape: Config, *, experts: bool) -> Iterator[tuple[str, str, int, i
 def of_step(shape: Config, rows: int, canvas: int, columns: int, keeping: Keeping) -> int:
     """Bytes of a step of so many rows, in canvases of `canvas` rows that see `columns`: the most that a layer holds at
     once, or the logits after the last. On a GPU those of all canvases, and half as much for what is computed of one
-    at a time: of 100 slots with a grammar, or 170 without."""
+    at a time: of 100 slots with a grammar, or 170 without. Layers are those of `_llama_layer.py`; a GPU's own hold
+    less."""
     itemsize = 4 if keeping.exact else 2  # of keys, values and scores
     heads, groups = shape.num_heads, shape.num_kv_heads
     scores = heads * canvas * columns * 2 * itemsize  # and what the softmax makes of them
@@ -100,20 +102,18 @@ def of_step(shape: Config, rows: int, canvas: int, columns: int, keeping: Keepin
     return max(max(mlp, scores) + heads_of + masks + stream, logits)
 
 
-def kept(shape: Config) -> list[Kept]:
-    return [Kept(shape.num_kv_heads, shape.head_dim)] * shape.num_layers
-
-
 def of_largest(shape: Config, context: int, rows: int, keeping: Keeping, *, whole: bool) -> int:
-    """Bytes of the largest step with so much context, and of the slots of a canvas of all of the text."""
+    """Bytes of the largest step with so much context, of the slots of a canvas of all of the text, and of what recorded
+    passes keep."""
     itemsize, seen = (keeping.dtype or attended()).itemsize, context + MAX_ROWS
-    slots = memory.of_context(kept(shape), MAX_ROWS, itemsize) if whole else 0
-    return slots + of_step(shape, rows, seen if whole else MAX_ROWS, seen, keeping)
+    slots = memory.of_context(kept(shape, keeping.device), MAX_ROWS, itemsize) if whole else 0
+    recorded = of_recorded(shape.vocab_size) if on_gpu(keeping.device) and not whole else 0
+    return slots + recorded + of_step(shape, rows, seen if whole else MAX_ROWS, seen, keeping)
 
 
 def needed(shape: Config, weights: int, context: int, rows: int, keeping: Keeping, *, whole: bool) -> int:
     """Bytes without which the model cannot fill: weights, a step and one context."""
-    one = memory.of_context(kept(shape), context, (keeping.dtype or attended()).itemsize)
+    one = memory.of_context(kept(shape, keeping.device), context, (keeping.dtype or attended()).itemsize)
     return weights + of_largest(shape, context, rows, keeping, whole=whole) + one
 
 
@@ -130,7 +130,7 @@ def fitting(
 ) -> tuple[int, int]:
     """How many contexts are kept, and how many rows a step can have: the first of `steps`, which fall. `whole`: a
     step has a canvas of all of the text. Raises DoesNotFit."""
-    layers, itemsize = kept(shape), (keeping.dtype or attended()).itemsize
+    layers, itemsize = kept(shape, keeping.device), (keeping.dtype or attended()).itemsize
     room = memory.free(keeping.device)
 
     def fit(rows: int) -> int:

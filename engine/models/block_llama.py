@@ -25,6 +25,8 @@ from caesura.engine.cache import FEW, KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import Drafter, LengthRule, LoadChoice, Model, Run, Visibility, _llama_layer, _native
 from caesura.engine.models._llama_config import Config, rotary, wavelengths
+from caesura.engine.models._llama_gpu.layers import GpuLayers, Placed
+from caesura.engine.models._llama_gpu.passes import Passes
 from caesura.engine.models._llama_layer import Sparse, Weights
 from caesura.engine.models._llama_weights import (
     SPECIALS,
@@ -53,7 +55,11 @@ WORTH_TWO = 64 if _llama_layer.layer is _llama_layer.written else 16
 PACKERS = 2  # threads that pack matrices while a model loads
 CHUNK = 128  # context rows of a step on a CPU; a GPU reads 512 in 24 ms and 128 in 15 (7B on an H100, gpu/causal)
 
-Layers = _llama_layer.Layers | native.Layers  # the layers of one path
+Layers = _llama_layer.Layers | native.Layers | GpuLayers  # the layers of one path
+
+
+def on_gpu(device: str) -> bool:
+    return device.startswith("cuda")
 
 
 class Part(NamedTuple):
@@ -183,6 +189,7 @@ class BlockLlama:
         self._paths = [self._path(config, context, canvas=False), self._path(config, drawn_by, canvas=True)]
         # Our own kernels need no second lane: they split each product among their own threads.
         self._second = ThreadPoolExecutor(1, "lane") if cpu.chosen() == "torch" else None
+        self._passes: Passes | None = None  # recorded ones
 
     @property
     def drafter(self) -> Drafter | None:
@@ -192,12 +199,19 @@ class BlockLlama:
         return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"
 
     def _path(self, config: Config, layers: Sequence[Weights | Sparse], *, canvas: bool) -> Layers:
-        """The layers of a path: in C, in TorchScript or in plain Python. C has no experts, and rotary positions only on
-        whole heads."""
+        """The layers of a path: for a GPU, in C, in TorchScript or in plain Python. Only the last two turn a part of a
+        head, and C has no experts."""
         dense, shape = [layer for layer in layers if isinstance(layer, Weights)], config.layer
         known = len(dense) == len(layers) and config.turning == config.head_dim
         if self._dtype is None and known and _native.fits(config.hidden_size, config.intermediate_size, shape):
             return _native.layers(dense, shape, canvas)
+        if (
+            self._dtype is not None
+            and on_gpu(self.device)
+            and not len(self._special)
+            and config.turning == config.head_dim
+        ):
+            return GpuLayers(layers, shape, self._dtype, canvas=canvas)
         scripted = self._dtype is None and cpu.chosen() == "torch" and int8.available()
         return _llama_layer.Layers(layers, shape, canvas, scripted=scripted)
 
@@ -244,7 +258,7 @@ class BlockLlama:
 
     def _kept(self) -> list[Kept]:
         """What the cache keeps for a context row, layer by layer."""
-        return [Kept(self.config.num_kv_heads, self.config.head_dim, turned=True)] * self.config.num_layers
+        return kept(self.config, self.device)
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
         self._wave(*self._lanes([self._context(kv, ids)]))
@@ -255,6 +269,20 @@ class BlockLlama:
 
     def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
         """In a KV, the rows of the fresh context come first, then the tree, then the canvas."""
+        alone = self._passes is not None and len(trees) == 1 and not canvases
+        judged = self._passes.judge(trees[0]) if self._passes is not None and alone else None
+        if judged is None:
+            judged, logits = self._launched(trees, canvases)
+        else:
+            logits = judged[:0]
+        for run in (*trees, *canvases):
+            _append(run.kv, run.fresh)
+        for run in trees:
+            run.kv.length += len(run.ids)
+        return judged[:, : self.config.vocab_size], logits
+
+    def _launched(self, trees: Sequence[Run], canvases: Sequence[Run]) -> tuple[Tensor, Tensor]:
+        """The logits of `forward`, whose rows are in the KVs then; what of them is valid is for the caller to say."""
         read, drawn = list[Part](), self._lane(canvas=True)
         ends = {id(run.kv): run.kv.length for run in (*trees, *canvases)}
         for run in (*trees, *canvases):
@@ -273,15 +301,22 @@ class BlockLlama:
             wanted = [max(0, row - self.shift) for row in asked]
             drawn.add(Part(run.kv, ends[id(run.kv)] + hidden, run.ids, run.positions, mask, wanted))
         if canvases:
-            judged, logits = self._wave(self._lane(read), drawn)
-        else:
-            parts = [part for part in self._wave(*self._lanes(read)) if len(part)]
-            judged, logits = parts[0] if len(parts) == 1 else torch.cat(parts), self._logits(drawn)
-        for run in (*trees, *canvases):
-            _append(run.kv, run.fresh)
-        for run in trees:
-            run.kv.length += len(run.ids)
-        return judged[:, : self.config.vocab_size], logits
+            return self._wave(self._lane(read), drawn)
+        parts = [part for part in self._wave(*self._lanes(read)) if len(part)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts), self._logits(drawn)
+
+    def rehearse(self) -> None:
+        """Record passes of every size on a GPU, where layers are dense and no drafter reads them."""
+        layers = self._paths[False]
+        if self._passes is None and isinstance(layers, GpuLayers) and layers.dense and not self.taps:
+            self._passes = Passes(partial(self._fixed, layers), self.width, self.device)
+            self._passes.rehearse(self.cache().lease([]))
+
+    @torch.inference_mode()
+    def _fixed(self, layers: GpuLayers, ids: Tensor, positions: Tensor, placed: Placed) -> Tensor:
+        """The logits [rows, width] of rows of context or of a tree, without a wait for the host."""
+        x = layers.fixed(self._embedded(ids), *rotary(self._lengths, positions), placed)
+        return self._outer(x, canvas=False)
 
     def _context(self, kv: KV, ids: Sequence[int]) -> Part:
         """Rows of context after those of `kv`, each of which sees what is before it, and all of its block."""
@@ -351,8 +386,11 @@ class BlockLlama:
             self._tap(tapped, lane, cos, sin)
         if not lane.wanted:
             return torch.empty(0, self.width, device=self.device)
-        rows = _llama_layer.normalized(x, self._norm[lane.canvas], self._shape.eps)
-        return int8.product(rows, self._head)
+        return self._outer(x, canvas=lane.canvas)
+
+    def _outer(self, x: Tensor, *, canvas: bool) -> Tensor:
+        """Rows after all layers [rows, hidden] -> logits [rows, width]."""
+        return int8.product(_llama_layer.normalized(x, self._norm[canvas], self._shape.eps), self._head)
 
     def _tap(self, tapped: Sequence[Tensor], lane: Lane, cos: Tensor, sin: Tensor) -> None:
         """Keep what a drafter needs of the rows of a lane, in the cache layers that it adds after the base's."""
@@ -363,6 +401,11 @@ def _append(kv: KV, ids: Sequence[int]) -> None:
     """Make rows context whose keys and values are already in the KV."""
     kv.length += len(ids)
     kv.ids.extend(ids)
+
+
+def kept(config: Config, device: str) -> list[Kept]:
+    """What a cache keeps for a context row, layer by layer. A GPU's kernels read whole keys."""
+    return [Kept(config.num_kv_heads, config.head_dim, turned=not on_gpu(device))] * config.num_layers
 
 
 def attended() -> torch.dtype:

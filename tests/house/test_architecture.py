@@ -108,9 +108,10 @@ PARTS: dict[str, frozenset[str] | set[str]] = {
     **dict.fromkeys(("supervisor", "tokens", "samplers", "grammar", "noise", "length", "faults", "cache"), frozenset()),
     "weights": {"tokens", "models", "noise", "memory"},
     "memory": {"weights", "cache", "canvas"},  # how many rows one step has
-    "models": {"weights", "tokens", "cache", "noise", "memory", "samplers", "canvas", "methods"},
+    "models": {"weights", "tokens", "cache", "noise", "memory", "samplers", "canvas", "methods", "recordings"},
     "canvas": {"tokens", "grammar", "models", "noise"},
-    "methods": {"canvas", "grammar", "models", "cache", "noise", "length", "samplers", "faults"},
+    "recordings": {"faults"},
+    "methods": {"canvas", "grammar", "models", "cache", "noise", "length", "samplers", "recordings"},
     "scheduler": {"methods", "canvas", "models", "cache", "samplers", "faults"},
     "worker": {"supervisor", "scheduler", "models", "weights", "faults"},
 }
@@ -217,7 +218,6 @@ PURE = [
         name
         for name in MODULES
         if inside(name, *(f"caesura.engine.{folder}" for folder in ("methods", "canvas", "samplers", "grammar")))
-        if name != "caesura.engine.methods.uniform.graphs"  # which logs where nothing can be recorded
     ),
     *(
         f"caesura.server.context.{name}"

@@ -1,4 +1,4 @@
-"""Compile every kernel for a GPU that is not here, at DiffusionGemma's shapes.
+"""Compile every kernel for a GPU that is not here, at DiffusionGemma's shapes and those of a 7B code model.
 
     TRITON_INTERPRET=0 python tests/kernels/compiled.py CAPABILITY
 
@@ -66,6 +66,26 @@ def stacks() -> list[tuple[Linear, Linear]]:
     return list(zip(*map(of, shapes), strict=True))
 
 
+def code_model(rows: int) -> None:
+    """What a pass of Qwen2.5-Coder 7B launches, recorded and not, and with Qwen3's norms of heads."""
+    heads, groups, width = 28, 4, 128
+    q, qkv = torch.zeros(rows, heads, width, dtype=torch.bfloat16), torch.zeros(rows, 36 * width, dtype=torch.bfloat16)
+    keys, values = torch.zeros(2, groups, 4352, width, dtype=torch.bfloat16)
+    table, spans = torch.zeros(4, dtype=torch.int64), torch.zeros(rows, 4, dtype=torch.int32)
+    mask, turn = torch.ones(rows, 33, dtype=torch.int64), torch.zeros(2, rows, width // 2)
+    attention.launch(q, keys, values, None, 1 << 62, spans, table, mask)
+    for seen in (None, mask[:, :9].contiguous()):
+        attention.launch(q, keys[:, :900], values[:, :900], None, 1 << 62, mask=seen)
+    for norm in (None, torch.ones(width)):
+        split = qkv.split((heads * width, groups * width, groups * width), 1)
+        rotary.launch(*split, norm, norm, turn, 1e-6, keys, values, spans[:, 0].contiguous(), table, scale=0.1)
+        rotary.launch(*split, norm, norm, turn, 1e-6, keys[:, :rows], values[:, :rows], scale=0.1)
+    x, gate_up = torch.zeros(rows, heads * width), torch.zeros(37_888, 64, dtype=torch.bfloat16)
+    for parts in (x.bfloat16(), torch.zeros(6, rows, heads * width)):
+        norms.launch_add_norm(x, parts, x[0], 1e-6, torch.bfloat16)
+    gated.launch(x[:, :64].bfloat16(), Dense(gate_up), "silu")
+
+
 def main(capability: int) -> None:
     shared = dict[str, int]()
     driver.set_active(Absent(capability))
@@ -90,6 +110,7 @@ def main(capability: int) -> None:
             rotary.launch(q.flatten(1), k, v, norm, norm, turn, 1e-6, keys, values, spans[:, 0].contiguous(), table)
             qs, ks = torch.zeros(2, rows, (16 + groups) * width).split((16 * width, groups * width), 2)
             rotary.launch(qs, ks, None if v is None else ks, norm, norm, turn, 1e-6, *of_cache)
+        code_model(rows)
         x = torch.zeros(rows, HIDDEN, dtype=torch.bfloat16)
         which, open = torch.zeros(rows, dtype=torch.int64), torch.ones(rows, dtype=torch.bool)
         asked = head.Rows(x, torch.ones(rows), torch.zeros(2, len(embed)), which, open)

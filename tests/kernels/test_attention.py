@@ -9,7 +9,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from caesura.kernels.attention import attention, launch, reference
+from caesura.kernels.attention import attention, bits, launch, reference
 
 from ..support.checkpoints.few import few
 
@@ -168,6 +168,32 @@ def test_a_table_says_where_keys_and_values_are(columns: int, start: int, window
         expected = seen_alone(q, keys, values, of_rows)
         assert_equal(launch(q, given, given, None, window, spans, table), expected, 2e-3, 2e-3)
         assert_equal(reference(q, keys, values, None, window, spans, table), expected, 2e-3, 2e-3)
+
+
+@pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
+@few(("rows", "columns", "reach"), [(41, 230, 60), (5, 300, 300), (17, 17, 17), (1, 130, 1), (90, 128, 64)], 3)
+def test_a_mask_hides_some_of_the_last_columns(
+    rows: int, columns: int, reach: int, dtype: torch.dtype, atol: float, rtol: float
+) -> None:
+    """Also where a CUDA graph gets whole buffers, and a mask with bits for more columns than there are."""
+    q, keys, values = inputs(rows, 6, 2, columns, 16, dtype)
+    generator = torch.Generator().manual_seed(reach)
+    mask = torch.rand(rows, reach, generator=generator) < 0.5
+    mask[:, -1] = True
+    scores = torch.einsum("rghd,gcd->rghc", q.double().unflatten(1, (2, 3)), keys.double())
+    scores[..., columns - reach :].masked_fill_(~mask.to(DEVICE)[:, None, None], -torch.inf)
+    expected = torch.einsum("rghc,gcd->rghd", scores.softmax(-1), values.double()).flatten(1)
+    for path in (reference, launch, attention):
+        found = path(q, keys, values, None, ALL, mask=bits(mask, columns).to(DEVICE))
+        assert_equal(found, expected, atol, rtol)
+    wide = tuple(torch.full((2, 1000, 16), torch.nan, dtype=dtype, device=DEVICE) for _ in range(2))
+    for whole, part in zip(wide, (keys, values), strict=True):
+        whole[:, 128 : 128 + columns] = part
+    last = 128 + columns
+    spans = torch.tensor([[128, last, last, last]] * rows, dtype=torch.int32, device=DEVICE)
+    seen = bits(mask, 128 + columns, 16).to(DEVICE)
+    for path in (reference, launch):
+        assert_equal(path(q, *wide, None, ALL, spans, mask=seen), expected, atol, rtol)
 
 
 @pytest.mark.gpu

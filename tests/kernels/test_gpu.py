@@ -19,6 +19,7 @@ from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.methods.uniform.graphs import Graphs
 from caesura.engine.methods.verify.search import Search
 from caesura.engine.models import Run
+from caesura.engine.models._llama_gpu.passes import ROWS
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
@@ -81,7 +82,7 @@ def test_a_step_as_a_cuda_graph_is_the_step(tmp_path: Path, seed: int) -> None:
         replayed += place.recorded._under_way.pop(ours, None) is not None  # it went on from another state
         ours.state = plain.state
     assert replayed
-    assert not place.recorded._failed
+    assert not place.recorded._recordings.failed
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -114,6 +115,27 @@ def test_a_code_model_in_bfloat16_says_what_the_cpu_says(tmp_path: Path, monkeyp
         for m in (here, there)
     )
     assert (one - other).abs().sum(-1).max() < 0.05
+
+
+def test_a_pass_as_a_cuda_graph_is_the_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several sizes, after contexts that move in memory."""
+    model = qwen.floats(tmp_path, "cuda", torch.bfloat16, monkeypatch)
+
+    def judged() -> list[Tensor]:
+        found, kvs = [], [model.cache().lease([]) for _ in range(2)]
+        for rows in (1, 9, 41, 3, 48) * 4:
+            for kv in kvs:
+                at, mask = kv.length, torch.ones(rows, rows, dtype=torch.bool).tril()
+                run = Run(kv, [*range(40, 40 + rows)], range(at, at + rows), mask, fresh=[] if at else [5, 6])
+                found.append(model.forward([run])[0].softmax(-1))
+        return found
+
+    launched = judged()
+    model.rehearse()
+    assert model._passes is not None
+    assert len(model._passes.recordings) == len(ROWS)
+    for one, other in zip(judged(), launched, strict=True):
+        assert (one - other).abs().sum(-1).max() < 0.05
 
 
 @pytest.mark.parametrize("form", ["fp8", "nvfp4"])

@@ -82,6 +82,7 @@ def test_they_compile_for_a_gpu_that_is_not_here(capability: int, most: int) -> 
     shared = {line.split()[0]: int(line.split()[1]) for line in made.stdout.splitlines()}
     of_head = {"_scan", "_combine", "_gather", "_weigh", "_mean", "_collect", "_draw", "_logit"}
     of_step, of_attention = {"_enter", "_add_signals", "_biases", "_accept", "_settle"}, {"_turn", "_attend", "_merge"}
-    of_layer = {"_add_attention", "_score", "_choose", "_list", "_up", "_down", "_sum", "_add_experts"}
-    assert shared.keys() == of_head | of_step | of_attention | of_layer | {"_multiply", "_add", "_gate", "_quantise"}
+    of_layer = {"_add_attention", "_route", "_list", "_up", "_down", "_sum", "_add_experts", "_add_norm"}
+    of_products = {"_multiply", "_add", "_gate", "_gate_up", "_quantise"}
+    assert shared.keys() == of_head | of_step | of_attention | of_layer | of_products
     assert max(shared.values()) <= most, shared

@@ -1,5 +1,5 @@
-"""A recorded step of DiffusionGemma's real shape launches no more kernels than gpu/README.md says. Not recorded, the
-launches are the time of a step.
+"""A recorded step of DiffusionGemma's real shape, and a recorded pass of a 7B code model, launch no more kernels than
+gpu/README.md says. Not recorded, the launches are their time.
 
 The step runs on meta tensors, which have shapes and no memory. Triton's kernels are counted where they are launched,
 PyTorch's where an operator is dispatched. cuBLAS and PyTorch may launch several kernels in one call; that is not seen.
@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from caesura.engine.methods.uniform import renoise
 from caesura.engine.methods.uniform.graphs import Common, Recording
+from caesura.engine.models import block_llama
+from caesura.engine.models._llama_gpu.passes import ROWS as ROWS_OF_PASSES
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
@@ -75,7 +77,25 @@ def test_a_recorded_step_has_no_more_launches_than_are_documented(
     found.clear()
     with launches:
         step()
-    assert found.total() <= documented()[form][ROWS.index(rows)], found.most_common()
+    assert found.total() <= documented("launches")[form][ROWS.index(rows)], found.most_common()
+
+
+def test_a_recorded_pass_of_a_code_model_has_no_more_launches_than_are_documented(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16, of any size."""
+    for folder in (GPU, GPU.with_name("bench")):
+        monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(block_llama, "on_gpu", lambda device: True)
+    model = import_module("causal").model("7B", "meta", tiny=False)
+    model.rehearse()
+    assert [*model._passes.recordings] == [*reversed(ROWS_OF_PASSES)]
+    model._passes._held.lent = model.cache().lease([]).buffers
+    for recorded in model._passes.recordings.values():
+        launches.names.clear()
+        with launches:
+            recorded.replay()
+        assert launches.names.total() <= documented("passes")["bf16"][0], launches.names.most_common()
 
 
 def recording(form: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> Recording:
@@ -91,11 +111,11 @@ def recording(form: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> Recordin
     return Recording(Common(model, model.noise.schedule, entropy_bound.select, bans, stops), kv, rows)
 
 
-def documented() -> dict[str, list[int]]:
-    """By form, the launches of a step of ROWS."""
+def documented(table: str) -> dict[str, list[int]]:
+    """The launches in a table, by form: of a step of ROWS, or of any pass."""
     text = (GPU / "README.md").read_text()
-    found = re.search(r"<!-- table: launches -->\n(.*?)<!-- end -->", text, re.S)
+    found = re.search(rf"<!-- table: {table} -->\n(.*?)<!-- end -->", text, re.S)
     assert found
     lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in found[1].splitlines()]
-    assert lines[0][1:] == [f"{rows} rows" for rows in ROWS]
+    assert table != "launches" or lines[0][1:] == [f"{rows} rows" for rows in ROWS]
     return {name: [int(number.replace(",", "")) for number in numbers] for name, *numbers in lines[2:]}

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, silu
 
 from caesura.kernels import fp8, gated, matmul, nvfp4
+from caesura.kernels.gated import Act
 from caesura.kernels.jit import counters
 from caesura.kernels.linear import Dense, Linear
 
@@ -123,9 +124,9 @@ def test_a_call_takes_the_kernel_for_few_rows(monkeypatch: pytest.MonkeyPatch) -
     assert asked == [1, 512, 1, 512]
 
 
-def activated(x: Tensor, weight: Linear) -> Tensor:
+def activated(x: Tensor, weight: Linear, act: Act = "gelu") -> Tensor:
     gate, up = wanted(x, weight).chunk(2, -1)
-    return gelu(gate, approximate="tanh") * up
+    return (silu(gate) if act == "silu" else gelu(gate, approximate="tanh")) * up
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=lambda p: str(p[0]).removeprefix("torch."))
@@ -145,9 +146,11 @@ def test_gate_and_up_are_one_product(
     weight = Dense(weight.dense(dtype)) if kind == "dense" else weight
     if kind != "dense":
         assert (len(matmul.parts(x, weight)) > 1) == (processors > 1)
-    for found in (gated.launch(x, weight), gated.gated(x, weight)):
-        assert (found.shape, found.dtype) == ((5, 530), dtype)
-        torch.testing.assert_close(found.double(), activated(x, weight), atol=10 * atol, rtol=10 * rtol)
+    acts: tuple[Act, ...] = ("gelu", "silu")
+    for act in acts:
+        for found in (gated.launch(x, weight, act=act), gated.gated(x, weight, act=act)):
+            assert (found.shape, found.dtype) == ((5, 530), dtype)
+            torch.testing.assert_close(found.double(), activated(x, weight, act), atol=10 * atol, rtol=10 * rtol)
 
 
 def test_inner_rows_are_alike_whichever_split_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:

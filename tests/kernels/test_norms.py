@@ -11,13 +11,16 @@ from caesura.kernels.jit import counters
 from caesura.kernels.norms import (
     add_attention,
     add_experts,
+    add_norm,
     launch_add_attention,
     launch_add_experts,
+    launch_add_norm,
     launch_add_signals,
     launch_enter,
     launch_route,
     reference_add_attention,
     reference_add_experts,
+    reference_add_norm,
     reference_add_signals,
     reference_enter,
     reference_route,
@@ -60,6 +63,19 @@ def check(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], atol: float, 
         torch.testing.assert_close(one, right, atol=atol, rtol=rtol)
         if one.dtype in (torch.float16, torch.bfloat16) and one.numel() > 100:
             assert (one != right).float().mean() < 0.02
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
+@few(("rows", "width"), ROWS, 1)
+def test_a_residual_sum_in_float32_and_its_norm_in_few_bits(
+    rows: int, width: int, dtype: torch.dtype, atol: float, rtol: float, parts: int
+) -> None:
+    """Of a product in one piece or in parts that add up."""
+    x, *pieces = rows_of(rows, width, torch.float32, 1 + parts)
+    given = x, torch.stack(pieces) if parts > 1 else pieces[0].to(dtype), *vectors(width, 1), EPS, dtype
+    check(launch_add_norm(*given), reference_add_norm(*given), atol, rtol)
+    assert [part.dtype for part in add_norm(*given)] == [torch.float32, dtype]
 
 
 @pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from caesura.kernels.norms import rms
 from caesura.kernels.rotary import launch, reference, rotary, turned
 
 from ..support.checkpoints.few import few
@@ -188,6 +189,30 @@ def test_a_table_says_where_rows_are_kept(shape: Shape, room: int) -> None:
     for one, whole, untouched in zip(ours, plain, other, strict=True):
         torch.testing.assert_close(one, whole[:, : rows + room], atol=1e-5, rtol=1e-5, equal_nan=True)
         assert untouched.isnan().all()
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
+def test_with_a_scale_only_norms_with_weights_are_taken_and_values_are_kept_as_they_come(
+    dtype: torch.dtype, atol: float, rtol: float, normed: bool
+) -> None:
+    shape, scale = SHAPES[1], 0.3
+    q, k, v, *norms, turn = inputs(shape, torch.float32)
+    (q_norm, k_norm), (*_, width, _, _, _) = norms, shape
+    own = (q.to(dtype), k.to(dtype), v.to(dtype))  # type: ignore[union-attr]
+    if normed:
+        expected = exact(shape, (*own, q_norm, k_norm, turn))[:2]
+    else:  # rows whose root mean square is 1 are their own norm
+        own = (*(rms(x.unflatten(1, (-1, width)), None, 0.0).flatten(1) for x in own[:2]), own[2])
+        expected = exact(shape, (*own, *torch.ones(2, width, device=DEVICE), turn))[:2]
+    for path in (reference, launch, turned):
+        keys, values = cache(shape, dtype, 0)
+        norms = [q_norm, k_norm] if normed else [None, None]  # type: ignore[list-item]
+        found = path(*own, *norms, turn, EPS, keys, values, scale=scale)
+        assert found.dtype == dtype
+        assert_equal(found.transpose(0, 1), expected[0] * scale, atol, rtol)
+        assert_equal(keys, expected[1], atol, rtol)
+        assert torch.equal(values, own[2].unflatten(1, (-1, width)).transpose(0, 1))
 
 
 @pytest.mark.gpu

@@ -20,7 +20,6 @@ overwrites them later in the same stream. Context that was read by a step is rea
 that follow in the same recording.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +28,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from caesura.engine import faults
+from caesura.engine import recordings
 from caesura.engine.cache import KV
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.uniform import canvases, renoise
@@ -37,11 +36,10 @@ from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.methods.uniform.rows import HEALING, MAY_END, fresh_of, healing, laid
 from caesura.engine.models import Fixed, Replayable
 from caesura.engine.noise import Schedule
+from caesura.engine.recordings import Recordings
 from caesura.engine.samplers import Sampler
 from caesura.kernels import decision
 from caesura.kernels.head import NEVER, Rows
-
-log = logging.getLogger("caesura.engine")
 
 BUCKETS = (16, 32, 64, 128, 256, 320, 512)  # rows; 320 for all lengths of a line and what was typed
 CANVASES = 16  # of a step at most
@@ -75,12 +73,8 @@ class Graphs:
         bans = torch.stack((vocabulary.anything, *lines, vocabulary.may_end, *[vocabulary.anything] * HEALED))
         bans = bans.clamp_(min=NEVER)
         self._common = Common(model, schedule, sampler, bans, vocabulary.stops)
-        self._recordings = dict[int, Recording]()  # by rows
+        self._recordings = Recordings[Recording]()  # by rows
         self._under_way = WeakKeyDictionary[Renoising, Launched]()
-        self._pool: Any = (
-            None  # memory that all recordings share: only one runs at a time, and keeps only what it tells the host
-        )
-        self._failed = False
 
     def __repr__(self) -> str:
         return f"<Graphs of {list(self._recordings)} rows>"
@@ -154,18 +148,9 @@ class Graphs:
         return w.sampler is self._common.sampler and not w.canvas.ruled
 
     def _record(self, kv: KV, rows: int) -> None:
-        """Make a recording, if none has failed yet. One that fails takes the others along, and their memory."""
-        if self._failed:
-            return
+        """Make a recording, if none has failed yet."""
         kv.reserve(rows)  # a recording is run once when it is made
-        try:
-            recording = Recording(self._common, kv, rows)
-            self._pool = recording.capture(self._pool)
-            self._recordings[rows] = recording
-        except Exception as error:  # an optimisation must not cost a fill
-            self._failed = True
-            self._recordings.clear()
-            log.warning("A step could not be recorded; steps run kernel by kernel. %s", faults.sentence(error))
+        self._recordings.record(rows, lambda: Recording(self._common, kv, rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,21 +234,13 @@ class Recording:
         return Launched(states, told, logp, event)
 
     def capture(self, pool: Any) -> Any:
-        """Capture a CUDA graph, with memory from the pool if there is one. Returns its pool. A step before it compiles
-        the kernels and lets libraries set up. On a CPU there is nothing to capture."""
+        """Capture a CUDA graph, with memory from the pool if there is one. Returns its pool. On a CPU there is nothing
+        to capture."""
         if not self._told.is_cuda:
             return None
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            self._step()
-        self._replay = graph.replay
+        self._replay, pool = recordings.capture(self._step, pool)
         self._fixed = replace(self._fixed, buffers=())  # must not keep the buffers of a KV alive
-        return graph.pool()
+        return pool
 
     def _hold(self, works: Sequence[Renoising], states: Sequence[renoise.CanvasState]) -> None:
         """Write the canvases into the buffers."""

@@ -206,7 +206,10 @@ def refusal(model: Model) -> str:
 
 
 def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
-    other = cast(Verifier, model).drafting
+    verifier = cast(Verifier, model)
+    if model.device.startswith("cuda"):
+        verifier.rehearse()
+    other = verifier.drafting
     return partial(begin, model, vocabulary, by=drafting.prepare(other) if other is not None else None)
 
 

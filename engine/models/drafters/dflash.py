@@ -28,7 +28,7 @@ from caesura.engine.models._llama_config import Config, rotary, wavelengths
 from caesura.engine.models._llama_layer import Norm, normalized, rotate, times
 from caesura.engine.models._llama_memory import of_weights
 from caesura.engine.models._llama_weights import expect, moved, packed
-from caesura.engine.models.block_llama import BlockLlama, Lane, attended
+from caesura.engine.models.block_llama import BlockLlama, Lane, attended, kept
 from caesura.engine.models.causal import CONTEXT, LEAST
 from caesura.engine.weights import forms
 from caesura.engine.weights.stored import WeightsError
@@ -106,15 +106,16 @@ class DFlash(BlockLlama):
         self._turns = wavelengths(config).to(self.device)
         if stretch is not None:
             self._turns *= stretch.to(self.device)
-        kept, more = (memory.of_context(layers, self.max_context, 1) for layers in (super()._kept(), kept_by(config)))
-        self._contexts = max(1, self._contexts * kept // (kept + more))
+        both = super()._kept(), kept(config, self.device)
+        own, more = (memory.of_context(layers, self.max_context, 1) for layers in both)
+        self._contexts = max(1, self._contexts * own // (own + more))
 
     @property
     def drafter(self) -> Drafter:
         return self
 
     def _kept(self) -> list[Kept]:
-        return [*super()._kept(), *kept_by(self._own)]
+        return [*super()._kept(), *kept(self._own, self.device)]
 
     def _logits(self, lane: Lane, *order: Semaphore | None) -> Tensor:
         return super()._logits(lane, *order)[:, : self.width]
@@ -151,11 +152,6 @@ class DFlash(BlockLlama):
         return logits.reshape(*rows.shape[:2], self.width)
 
 
-def kept_by(config: Config) -> list[Kept]:
-    """What a drafter keeps for a context row, layer by layer."""
-    return [Kept(config.num_kv_heads, config.head_dim, turned=True)] * config.num_layers
-
-
 def pair(name: str, folder: Path, config: dict[str, Any], choice: LoadChoice) -> Model:
     """The model `name` with the drafter of a folder. Both are counted before either is read. Raises UnusableModel."""
     own = folder.name
@@ -190,7 +186,7 @@ def fits(name: str, shape: Config, drafting: Drafting, tensors: files.Renamed, c
     weights = layers + forms.nbytes(keeping.of(tensors.form("mix")), d, len(drafting.taps) * d)
     with memory.taken(taken):
         room = memory.free(device)
-    memory.fit(name, weights, kept_by(shape), lambda tokens: 0, context, itemsize, device, 1, room, LEAST)
+    memory.fit(name, weights, kept(shape, device), lambda tokens: 0, context, itemsize, device, 1, room, LEAST)
 
 
 def refusal(base: Model, name: str, shape: Config, drafting: Drafting) -> str:

@@ -206,7 +206,7 @@ def test_so_is_a_job_that_tries_several_lengths_after_typed_context(
     step, taken = counted(recorded)
     assert_same_race(raced(model, vocabulary, place, typed, step), raced(model, vocabulary, place, typed), CLOSE)
     assert taken[0] > 2 or place == "a healed start"
-    assert not recorded._failed
+    assert not recorded._recordings.failed
 
 
 def test_a_start_that_takes_several_tokens_is_healed_as_without(model: DiffusionGemma, vocabulary: Vocabulary) -> None:
@@ -278,7 +278,7 @@ def test_after_the_rehearsal_nothing_is_recorded_whatever_the_context(
             ours = fill(model, denoising(model, vocabulary, place, seed), step, between)
             assert_same(ours, fill(model, denoising(model, vocabulary, place, seed)))
             assert any(taken)
-    assert not recorded._failed
+    assert not recorded._recordings.failed
 
 
 def test_a_rehearsal_records_every_size(

@@ -12,7 +12,7 @@ from gguf.constants import GGMLQuantizationType
 from torch import Tensor
 
 from caesura import wire
-from caesura.engine.models import ModelError, Run, load, logits
+from caesura.engine.models import ModelError, Run, block_llama, load, logits
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokens.tokenizer_file import QWEN
@@ -92,7 +92,12 @@ def judged(model: BlockLlama, context: list[int], rows: list[int]) -> Tensor:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_logits_are_those_of_transformers(folders: dict[str, Path], name: str) -> None:
+@pytest.mark.parametrize("gpu", [False, True])
+def test_logits_are_those_of_transformers(
+    folders: dict[str, Path], name: str, gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU layers take another way."""
+    monkeypatch.setattr(block_llama, "on_gpu", lambda device: gpu)
     ids = torch.randint(0, 400, (1, 150), generator=torch.Generator().manual_seed(1))
     reference = transformers.AutoModelForCausalLM.from_pretrained(folders[name], dtype=torch.float32).eval()
     with torch.inference_mode():

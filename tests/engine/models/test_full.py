@@ -13,7 +13,7 @@ from caesura import wire
 from caesura.engine import models
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.absorbing import SEAM
-from caesura.engine.models import Model, ModelError, Run
+from caesura.engine.models import Model, ModelError, Run, block_llama
 from caesura.engine.models._families import module_of
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import audit
@@ -43,7 +43,12 @@ def model(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Model:
 
 
 @pytest.mark.parametrize("family", masked.FAMILIES)
-def test_logits_are_those_of_transformers(folders: dict[str, Path], family: str) -> None:
+@pytest.mark.parametrize("gpu", [False, True])
+def test_logits_are_those_of_transformers(
+    folders: dict[str, Path], family: str, gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU layers take another way."""
+    monkeypatch.setattr(block_llama, "on_gpu", lambda device: gpu)
     theirs = masked.seen_by_all(masked.oracle(family), IDS)
     model = models.load(str(folders[family]), "cpu", exact=True)
     ours = models.logits(model, IDS)

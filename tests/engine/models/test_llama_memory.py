@@ -104,7 +104,7 @@ def drawn(config: Config) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", ["LLaDA-8B, LLaDA-1.5", "Dream-7B, Dream-Coder, DiffuCoder, DreamOn"])
 def test_a_step_holds_no_more_than_is_counted_and_not_much_less(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three canvases, without values; as on a GPU."""
+    """Of three canvases, without values, in bfloat16."""
     config, canvas = sizes(name, num_layers=2), 2560
     model = BlockLlama("it", config, None, drawn(config), None, "meta", torch.bfloat16)  # type: ignore[arg-type]
     kv, ids = model.cache().lease([]), [0] * canvas
