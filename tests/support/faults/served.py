@@ -16,7 +16,7 @@ SLOW, SLOW_S = "SLOW", 0.1  # a text with this word takes a while
 
 def seal(text: str) -> str:
     """What the engine says of a text: whoever reads it knows what text the server has."""
-    return f"x{zlib.crc32(text.encode()):08x}"
+    return f"x{zlib.crc32(text.encode()):08x};"  # it may stand in front of a word
 
 
 class Instant:
