@@ -2,7 +2,7 @@
 (engine/models/causal.py). Of each shape:
 
 prefill: a context that is cold, in chunks as the engine reads it on a GPU and in smaller ones.
-pass: a verifying pass of so many rows behind a context, with its log-probabilities, which stay on the device, as it is
+pass: a verifying pass of so many rows after a context, with its log-probabilities, which stay on the device, as it is
     served, and launched kernel by kernel (`anew`). `recorded`: whether it was replayed; false in a served one if
     recording has failed. `of_floor` is the share of it that its bytes and FLOP take.
 job: a key of one token behind a warm context and a hole of 24 tokens, through the scheduler to the answer, once by the
@@ -167,7 +167,7 @@ class Served:
         return {**line, "tokens_s": context / line["p50_ms"] * 1e3, **beside(parts, line["p50_ms"])}
 
     def verifying(self, context: int, rows: int, way: str) -> Callable[[], Tensor]:
-        """A pass over so many rows behind a context of its own: log-probabilities on the device."""
+        """A pass over so many rows after a context of its own: log-probabilities on the device."""
         kv, mask = self._read(self._ids(context), 512), torch.ones(rows, rows, dtype=torch.bool).tril()
         run = Run(kv, self._ids(rows), range(context, context + rows), mask)
         forward = self._model.forward if way == "served" else self._model._launched

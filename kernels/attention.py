@@ -308,7 +308,7 @@ def _blocks(m: int, width: int, itemsize: int, roomy: bool) -> dict[str, int]:
 
 def bits(mask: Tensor, end: int, words: int | None = None) -> Tensor:
     """A bool mask [rows, n] on a CPU, of the last n columns before `end` -> its bits for `attention`, int64
-    [rows, words]. The last word is that of the WORD columns, from a multiple of WORD on, in which `end` lies. Without
+    [rows, words]. The last word has the WORD columns, from a multiple of WORD on, in which `end` lies. Without
     `words` there are as many as the mask needs; columns before it are seen."""
     rows, count = mask.shape
     after = -end % WORD
@@ -340,7 +340,7 @@ def attention(
     both contiguous: their addresses and how many columns they have are in the table, then the number of the first
     column, from which spans count too; and each replay sets them.
 
-    With `mask`, the `bits` of a mask, where `first` is None, a row sees those of the last columns that it says, and all
+    With `mask`, the `bits` of a mask, where `first` is None, a row sees the last columns that it says, and all
     before them. Every row must see a column; spans must begin at a multiple of WORD and end at the same column.
     """
     return (launch if fused(q) else reference)(q, keys, values, first, window, spans, table, mask)

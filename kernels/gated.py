@@ -114,6 +114,6 @@ def launch_product(x: Tensor, gate_up: Linear, act: Act) -> Tensor:
 
 
 def gated(x: Activations, gate_up: Linear, rounds: bool = False, act: Act = "gelu") -> Activations:
-    """x [rows, K] and gate_up [2 * width, K], gate first -> gelu(gate x) * (up x), or with `act` "silu" that of the
-    gate; [rows, width] in x's dtype; or as `Rows8`, where the next product `rounds`."""
+    """x [rows, K] and gate_up [2 * width, K], gate first -> gelu(gate x) * (up x), or with `act` "silu" silu of
+    the gate; [rows, width] in x's dtype; or as `Rows8`, where the next product `rounds`."""
     return (launch if fused(row_operands(x)[0]) else reference)(x, gate_up, rounds, act)

@@ -1,4 +1,4 @@
-"""Compile every kernel for a GPU that is not here, at DiffusionGemma's shapes and those of a 7B code model.
+"""Compile every kernel for a GPU that is not here, at DiffusionGemma's shapes and a 7B code model's.
 
     TRITON_INTERPRET=0 python tests/kernels/compiled.py CAPABILITY
 

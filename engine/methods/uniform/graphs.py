@@ -2,22 +2,23 @@
 (gpu/README.md), which would take the host some 16 to 18 ms (estimated from 40 us each). On a CPU, used only by tests, a
 replay calls the step again.
 
-A recording holds the addresses of its own buffers, into which the canvases are written. Those of the keys and values
-of a KV are in one of them, a table on the device, so that one recording a size serves every KV, also after its buffers
-have moved; all are made before anybody waits. Its rows are one of BUCKETS: those of the canvases, which are several
-while lengths compete, then those of the context that the step reads first. Fixed rows of a canvas count as slots locked
-from the start. Rows that are left are copies of the first one, so that they need no other experts; no row sees them.
+A recording holds the addresses of its own buffers, into which the canvases are written. One buffer is a table with the
+addresses of a KV's keys and values. So one recording a size serves every KV, also after its buffers have moved, and all
+are made before anybody waits. A recording has as many rows as one of BUCKETS says: first the rows of the canvases,
+which are several while lengths compete, then the context that the step reads first. Fixed rows of a canvas count as
+slots locked from the start. Rows that are left are copies of the first one, so that they need no other experts; no row
+sees them.
 
-Steps with a grammar, and those of several jobs, run in canvases.py, to which a canvas may return at any step. Both draw
-the same random numbers and take the same decisions. A start that heals over several tokens is known only after its
-first: a replayed step that did not expect it counts for nothing, and is taken again there.
+A step with a grammar and a step of several jobs run in canvases.py, to which a canvas may return at any step. Both ways
+draw the same random numbers and take the same decisions. A healed start of several tokens is known only after its first
+token: a replayed step that did not expect it counts for nothing, and canvases.py takes it again.
 
-A step reads only the buffers. So that of a single canvas is launched before the host has received the one before: the
-GPU is never idle. The result of a step (`Launched`) lies in memory of its own and counts once it is received. So a step
-launched after a canvas's last one, or under way when the canvas is dropped, changes nothing. It draws from a generator
-that no other canvas uses, and writes keys and values after a context, where the next user of that KV or memory
-overwrites them later in the same stream. Context that was read by a step is read again, to the same effect, by those
-that follow in the same recording.
+A step reads only the buffers. So the step of a single canvas is launched before the host has received the one before:
+the GPU is never idle. The result of a step (`Launched`) lies in memory of its own and counts once it is received. So a
+step launched after a canvas's last one, or under way when the canvas is dropped, changes nothing. It draws from a
+generator that no other canvas uses, and writes keys and values after a context, where the next user of that KV or
+memory overwrites them later in the same stream. Context that was read by a step is read again, to the same effect, by
+those that follow in the same recording.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,8 +56,8 @@ def of_recorded(width: int, itemsize: int) -> int:
 
 @dataclass(frozen=True)
 class Common:
-    """Shared by all recordings of a model. The sampler must not depend on the step; `bans` are float32 [n, V], those of
-    healed starts last."""
+    """Shared by all recordings of a model. The sampler must not depend on the step; `bans` are float32 [n, V], with the
+    biases of healed starts last."""
 
     model: Replayable
     schedule: Schedule
@@ -265,7 +266,7 @@ class Recording:
         self._write_states(fields("token")[0].to(model.device), works, states, slots)
 
     def _write_places(self, kv: KV, fields: Callable[..., Tensor]) -> None:
-        """Where the rows are kept and what they see."""
+        """Write the place of each row, and the columns that it sees."""
         model, fixed = self._common.model, self._fixed
         fixed.places.copy_(fields("place")[0])
         positions = fields("position")[0].to(model.device)
@@ -289,7 +290,7 @@ class Recording:
             self._state.tensors, (tokens, tokens, torch.zeros_like(tokens)), known, strict=False
         ):
             buffer.copy_(of_rows.index_copy(0, self._slots, of_slots))
-        # Of a canvas without conditioning all rows are 0: the model makes 0 of it, which it adds to them.
+        # A canvas without conditioning gets rows of 0: the model makes 0 of them, and adds it.
         soft, start = self._state.tensors[3].zero_(), 0
         for w, state in zip(works, states, strict=True):
             if state.conditioning is not None:

@@ -191,8 +191,8 @@ def advance(
 
 
 def selected(sampler: Sampler, scores: Scores, open: Tensor, canvases: Tensor | None, step: int, of: int) -> Tensor:
-    """The slots that a sampler accepts, bool [slots], by scores [1, slots]. If the slots are those of several canvases,
-    `canvases`, bool [canvases, slots], says which belong to each, and each is decided alone."""
+    """The slots that a sampler accepts, bool [slots], by scores [1, slots]. If they belong to several canvases,
+    `canvases`, bool [canvases, slots], says to which, and each canvas is decided alone."""
     if canvases is None:
         return sampler(scores, open[None], step, of)[0]
     return sampler(Scores(*(values.expand(canvases.shape) for values in scores)), open & canvases, step, of).any(0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from caesura.engine.canvas.canvas import Slot
 from caesura.engine.methods.uniform.canvases import Renoising
 
-ANYTHING, ANY, ANY_OF_LINE, MAY_END, HEALING = range(5)  # biases, by number; those of `healing` come last
+ANYTHING, ANY, ANY_OF_LINE, MAY_END, HEALING = range(5)  # biases, by number; `healing` has the last ones
 
 
 class ForwardRow(NamedTuple):

@@ -41,7 +41,7 @@ class GpuLayers:
     """See `_llama_layer.Layers`. No matrix has an adapter, and whole heads turn."""
 
     def __init__(self, layers: Sequence[Weights | Sparse], shape: Shape, dtype: torch.dtype, *, canvas: bool) -> None:
-        """`dtype` is that of the matrices."""
+        """`dtype` is the dtype of the matrices."""
         self._layers, self._shape = [biased(layer, dtype) for layer in layers], shape
         self._dtype, self._canvas = dtype, canvas
         self.dense = all(isinstance(layer, Weights) for layer in layers)

@@ -3,8 +3,8 @@ which would take the host longer than the GPU. On a CPU, used only by tests, a r
 
 A recording reads ids, positions, mask and place from buffers that all recordings share, and the addresses of keys and
 values from a table. So one recording a size serves every KV, also after its buffers have moved; all are made before
-anybody waits. Rows beyond those of a pass are copies of its first row; their keys and values come after the valid ones,
-where nobody reads them.
+anybody waits. Rows after the end of a pass are copies of its first row; their keys and values come after the valid
+ones, where nobody reads them.
 """
 
 from collections.abc import Callable, Sequence
@@ -90,7 +90,7 @@ class Buffers:
         self.lent: Sequence[tuple[Tensor, Tensor]] = ()  # a KV's; must not be kept
 
     def hold(self, kv: KV, ids: Sequence[int], positions: Sequence[int], mask: Tensor, rows: int | None = None) -> None:
-        """Write rows after those of `kv`, and copies of the first one, up to `rows`; `mask` [rows, n] is as in
+        """Write rows after the rows of `kv`, and copies of the first one, up to `rows`; `mask` [rows, n] is as in
         `Run`."""
         count = len(ids)
         copies = (rows or count) - count
