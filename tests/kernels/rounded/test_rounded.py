@@ -122,6 +122,20 @@ def test_the_inner_rows_of_a_gated_mlp_come_rounded() -> None:
     same(gated.reference(x, gate_up, True), plain)
 
 
+@pytest.mark.parametrize("columns", [20, 400])
+@pytest.mark.parametrize("width", [16, 24])
+def test_the_rows_of_the_attention_come_rounded(width: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one split and of several; again with the same counters."""
+    q, (keys, values) = rows(5, 4 * width).view(5, 4, width), rows(4 * columns, width).view(2, 2, columns, width)
+    spans = torch.tensor([[row, columns // 2, columns // 2 + row, columns] for row in range(5)], dtype=torch.int32)
+    given = q, keys, values, 1 << 62, spans.to(HERE), None
+    plain = attention.launch(*given[:3], None, *given[3:])
+    same(attention.rounded_attention(*given), attention.attention(*given[:3], None, *given[3:]))
+    monkeypatch.setattr(attention, "fused", lambda *_, **__: True)
+    for _ in range(2):
+        same(attention.rounded_attention(*given), plain)
+
+
 @pytest.mark.parametrize("way", [fp8.reference_product, fp8.product])
 @pytest.mark.parametrize(("count", "width", "columns"), [(1, 16, 16), (5, 48, 96), (40, 80, 320)])
 def test_a_product_multiplies_codes_by_codes(
