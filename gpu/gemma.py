@@ -10,7 +10,7 @@ infill: a key of four tokens after a warm context, and its whole canvas in few s
 race: such a key, and the two steps in which all lengths of a hole of 24 tokens compete, as rows of the same forwards.
 steps: a step of each canvas after each context. Transformers come last, where its version has the model.
 
-Matrices of FP8 and NVFP4 are decoded in the kernels that use them.
+FP8 rounds activations too, as published files prescribe; NVFP4 is decoded in the kernels that multiply it.
 """
 
 import gc
