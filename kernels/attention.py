@@ -267,7 +267,8 @@ def launch(
 
     out = torch.empty(rows, heads * width, dtype=q.dtype, device=q.device)
     sums, peaks, totals = out, None, None
-    if splits > 1 or rounded:
+    merges = splits > 1 or rounded is not None
+    if merges:
         sums = torch.empty(splits, rows, heads, width, device=q.device)
         peaks, totals = torch.empty(2, splits, rows, heads, device=q.device)
     _attend[*grid, splits](
@@ -299,12 +300,13 @@ def launch(
         BLOCK_D=block_d,
         **how,
     )
-    if splits > 1 or rounded:
-        counting = counters(q.device)
-        assert rounded is None or rows <= len(counting)
-        into = (rounded.codes, rounded.scale, counting) if rounded else (None, None, None)
+    if merges:
+        codes = scales = counting = None
+        if rounded is not None:
+            codes, scales, counting = rounded.codes, rounded.scale, counters(q.device)
+            assert rows <= len(counting)
         _merge[rows * heads,](
-            sums, peaks, totals, out, *into, splits, rows * heads,
+            sums, peaks, totals, out, codes, scales, counting, splits, rows * heads,
             HEADS=heads, WIDTH=width, BLOCK_D=block_d, BLOCK=power(heads * width),
         )  # fmt: skip
     return out

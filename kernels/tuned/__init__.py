@@ -42,9 +42,8 @@ FIELDS = {
     "head": {"BLOCK_R", "BLOCK_V", "BLOCK_D", *COMPILER},
     "mean embedding": {"BLOCK_R", "BLOCK_V", "BLOCK_D", *COMPILER},
 }
-SOURCES = (
-    "attention.py", "decode.py", "experts.py", "fp8.py", "gated.py", "head.py", "jit.py", "matmul.py",
-)  # fmt: skip  # of these kernels and of what they call
+# Of these kernels and of what they call.
+SOURCES = "attention.py", "decode.py", "experts.py", "fp8.py", "gated.py", "head.py", "jit.py", "matmul.py"
 LIMITS = {"num_warps": (1, 16), "num_stages": (1, 8)}  # least and most; of a block's side 16 and 512
 
 log = logging.getLogger(__name__)
