@@ -30,7 +30,7 @@ from triton.runtime.jit import JITFunction
 from caesura.engine.models.diffusion_gemma import Config
 from caesura.kernels import attention, experts, gated, head, matmul, tuned
 
-import tuning  # isort: skip  (beside this script)
+import tuning  # isort: skip  (of this folder)
 from stand_in import sizes  # isort: skip
 
 HOPPER = 90
@@ -39,7 +39,7 @@ KEPT = 1 << 10  # bytes of shared memory that the driver takes for each block
 Sides = Mapping[str, tuple[int, ...]]
 UP: Sides = {"BLOCK_R": (16, 32, 64), "BLOCK_N": (32, 64, 128), "BLOCK_K": (64, 128, 256)}
 DOWN: Sides = {"BLOCK_R": (16, 32, 64), "BLOCK_N": (64, 128), "BLOCK_K": (64, 128, 256)}
-PRODUCT: Sides = {"BLOCK_R": (16, 32, 64, 128), "BLOCK_N": (64, 128), "BLOCK_K": (64, 128, 256)}
+PRODUCT: Sides = DOWN | {"BLOCK_R": (16, 32, 64, 128)}
 GATED: Sides = PRODUCT | {"BLOCK_N": (32, 64)}
 ATTENTION: Sides = {"BLOCK_M": (32, 64, 128), "BLOCK_N": (16, 32, 64), "BLOCK_V": (128, 256, 512)}
 SCAN: Sides = {"BLOCK_R": (16, 32, 64, 128), "BLOCK_V": (128, 256), "BLOCK_D": (64, 128)}

@@ -14,14 +14,14 @@ from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.kernels.linear import Linear
 
 from roofline import Work, bound_ms  # isort: skip  (bench/, on the path by gpu/env)
-from measuring import BANDWIDTH, PEAK  # isort: skip  (beside this script)
+from measuring import BANDWIDTH, PEAK  # isort: skip  (of this folder)
 
 OF_CANVAS = ("head", "self-conditioning", "sampler")  # parts that a forward over context alone has not
 OF_LAYERS = ("experts", "projections", "dense")  # parts that are matrices in the form of the model
 
 
 def work(model: DiffusionGemma, rows: int, context: int) -> dict[str, Work]:
-    """Of a step over so many canvas rows behind a context. No row is sure of its token: the embedding is read twice,
+    """Of a step over so many canvas rows after a context. No row is sure of its token: the embedding is read twice,
     and the scores are kept for the second time in the precision of the weights."""
     c, w = model.config, model.weights
     layers, conditioner = w.layers, w.conditioner

@@ -19,7 +19,7 @@ from caesura.engine.models.diffusion_gemma import Config
 from caesura.kernels import attention, experts, fp8, gated, head, matmul, norms, nvfp4, rotary
 from caesura.kernels.linear import Dense, Linear
 
-from counted import peak  # isort: skip  (beside this script)
+from counted import peak  # isort: skip  (of this folder)
 from measuring import BANDWIDTH, PEAK, Book, Line, Name, captured, clock, command, table  # isort: skip
 from stand_in import FORMS, maker, matrices, sizes  # isort: skip
 

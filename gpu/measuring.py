@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from page import table as table  # isort: skip  (beside this script)
+from page import table as table  # isort: skip  (of this folder)
 
 MACHINE = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 # Bytes a second, read and written, of a device-to-device copy; floors of another machine are those of an H200.
@@ -108,7 +108,7 @@ class Book:
             wait(self._device)
         except Exception as error:
             self.fail([name], error)
-            wait(self._device)  # raises where the device is lost to this process; the next one goes on behind this
+            wait(self._device)  # raises where the device is lost to this process; the next one goes on after this
         else:
             self._write(name, found)
 

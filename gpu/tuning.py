@@ -1,6 +1,6 @@
 """Block sizes of kernels, measured on this card at DiffusionGemma's 26B shape: CAESURA_TUNED/DEVICE.json, which the
-launchers read (kernels/tuned). Experts are in FP8; attention and head have one form; the other matrices are in NVFP4,
-the only form in which one of our kernels multiplies them as a model is served.
+launchers read (kernels/tuned). Experts are in FP8, activations too; attention and head have one form. The other
+matrices are in NVFP4: in bf16, and in FP8 with such activations, PyTorch multiplies them.
 
 Candidates are those of kernels/tuned/candidates.json. All are replayed three times, the faster half twenty times, each
 through more weights than the L2 cache holds. A candidate counts only if it gives what the formula's block sizes give,
@@ -23,7 +23,7 @@ from caesura.kernels import attention, experts, fp8, gated, head, matmul, tuned
 from caesura.kernels.jit import triton
 from caesura.kernels.linear import Rows8
 
-from measuring import Book, Line, captured, clock, command, table, wait  # isort: skip  (beside this script)
+from measuring import Book, Line, captured, clock, command, table, wait  # isort: skip  (of this folder)
 from stand_in import maker, matrices, sizes  # isort: skip
 
 CANDIDATES = Path(tuned.__file__).with_name("candidates.json")
@@ -133,7 +133,7 @@ def of_head(of: head.Head, rows: int) -> Iterator[Work]:
 
 
 def of_matrix(shape: tuple[int, int], c: Config, device: str, plan: Plan) -> Iterator[Work]:
-    """With the sum of its splits, which the next kernel makes in a model."""
+    """A matrix outside the experts in NVFP4; with the sum of its splits, which in a model the next kernel makes."""
     make = maker("nvfp4", device)
     first = make(*shape)
     weights = [first, *(make(*shape) for _ in range(plan.cache // first.nbytes))]
