@@ -1,6 +1,6 @@
 """Large files in and out of a machine that takes 64 MiB and gives eight files of 16 MiB a call: split, load, join.
 
-Used by the scripts beside it; standard library only. A split file `x` is `x.part00`, `x.part01`, ...; every set of
+Used by the scripts of this folder; standard library only. A split file `x` is `x.part00`, `x.part01`, ...; every set of
 loads has a `contents.json` with the sha256 of all its files.
 """
 
@@ -85,7 +85,7 @@ def stage(arguments: argparse.Namespace) -> None:
     for old in out.glob("[0-9]*"):
         shutil.rmtree(old)
     room = UP - size(out / "contents.json") - sum(size(path) for path in Path.cwd().iterdir())
-    assert room > max(map(size, files)), f"beside the checkout there is room for {room / MIB:.0f} MiB: make it smaller"
+    assert room > max(map(size, files)), f"next to the checkout there is room for {room / MIB:.0f} MiB: make it smaller"
     for number, load in enumerate(loads(files, room), 1):
         folder = out / str(number)
         folder.mkdir()

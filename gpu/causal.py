@@ -5,7 +5,7 @@ prefill: a context that is cold, in chunks as the engine reads it on a GPU and i
 pass: a verifying pass of so many rows after a context, with its log-probabilities, which stay on the device, as it is
     served, and launched kernel by kernel (`anew`). `recorded`: whether it was replayed; false in a served one if
     recording has failed. `of_floor` is the share of it that its bytes and FLOP take.
-job: a key of one token behind a warm context and a hole of 24 tokens, through the scheduler to the answer, once by the
+job: a key of one token after a warm context and a hole of 24 tokens, through the scheduler to the answer, once by the
     search and once with the best token of each pass.
 
 Random weights make flat logits: a search goes on for as many passes as it may, where one over real text mostly ends
@@ -31,7 +31,7 @@ from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 
 from roofline import Work, bound_ms  # isort: skip  (bench/, on the path by gpu/env)
-from measuring import BANDWIDTH, PEAK, Book, Line, Name, clock, run, table  # isort: skip  (beside this script)
+from measuring import BANDWIDTH, PEAK, Book, Line, Name, clock, run, table  # isort: skip  (of this folder)
 from stand_in import Pieces  # isort: skip
 
 FIELDS = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "vocab_size")
@@ -120,7 +120,7 @@ def model(shape: str, device: str, *, tiny: bool) -> BlockLlama:
 
 
 def work(model: BlockLlama, rows: int, context: int, *, head: bool = True) -> dict[str, Work]:
-    """What a forward over rows behind a context moves and computes, by part: each matrix read once, of the embedding a
+    """What a forward over rows after a context moves and computes, by part: each matrix read once, of the embedding a
     row for each. Without the head where the rows are context."""
     c = model.config
     columns, layers = context + rows, [weights for weights, _ in model._layers]
@@ -132,7 +132,7 @@ def work(model: BlockLlama, rows: int, context: int, *, head: bool = True) -> di
     return counted | {"attention": Work(c.num_layers * keys, c.num_layers * products)}
 
 
-def beside(parts: Sequence[dict[str, Work]], p50: float) -> Line:
+def compared(parts: Sequence[dict[str, Work]], p50: float) -> Line:
     """The least time of forwards that follow one another, and the share of it."""
     floor = sum(bound_ms(of, BANDWIDTH, PEAK) for of in parts)
     return {"floor_ms": floor, "of_floor": floor / p50, "gb": sum(w.bytes for of in parts for w in of.values()) / 1e9}
@@ -164,7 +164,7 @@ class Served:
         ids = self._ids(context)
         line = clock(partial(self._read, ids, chunk), self._device, -(-self._plan.repeats // 4))
         parts = [work(self._model, chunk, at, head=False) for at in range(0, context, chunk)]
-        return {**line, "tokens_s": context / line["p50_ms"] * 1e3, **beside(parts, line["p50_ms"])}
+        return {**line, "tokens_s": context / line["p50_ms"] * 1e3, **compared(parts, line["p50_ms"])}
 
     def verifying(self, context: int, rows: int, way: str) -> Callable[[], Tensor]:
         """A pass over so many rows after a context of its own: log-probabilities on the device."""
@@ -181,7 +181,7 @@ class Served:
     def verify(self, context: int, rows: int, way: str) -> Line:
         line, passes = clock(self.verifying(context, rows, way), self._device, self._plan.repeats), self._model._passes
         recorded = way == "served" and passes is not None and bool(passes.recordings)
-        return {**line, "recorded": recorded, **beside([work(self._model, rows, context)], line["p50_ms"])}
+        return {**line, "recorded": recorded, **compared([work(self._model, rows, context)], line["p50_ms"])}
 
     def job(self, context: int, method: str) -> Line:
         scheduler, passes = Scheduler(self._model), list[int]()

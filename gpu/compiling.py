@@ -28,9 +28,9 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from caesura.engine.models.diffusion_gemma import Config
-from caesura.kernels import attention, experts, tuned
+from caesura.kernels import attention, experts, gated, head, matmul, tuned
 
-import tuning  # isort: skip  (beside this script)
+import tuning  # isort: skip  (of this folder)
 from stand_in import sizes  # isort: skip
 
 HOPPER = 90
@@ -39,19 +39,31 @@ KEPT = 1 << 10  # bytes of shared memory that the driver takes for each block
 Sides = Mapping[str, tuple[int, ...]]
 UP: Sides = {"BLOCK_R": (16, 32, 64), "BLOCK_N": (32, 64, 128), "BLOCK_K": (64, 128, 256)}
 DOWN: Sides = {"BLOCK_R": (16, 32, 64), "BLOCK_N": (64, 128), "BLOCK_K": (64, 128, 256)}
+PRODUCT: Sides = DOWN | {"BLOCK_R": (16, 32, 64, 128)}
+GATED: Sides = PRODUCT | {"BLOCK_N": (32, 64)}
 ATTENTION: Sides = {"BLOCK_M": (32, 64, 128), "BLOCK_N": (16, 32, 64), "BLOCK_V": (128, 256, 512)}
+SCAN: Sides = {"BLOCK_R": (16, 32, 64, 128), "BLOCK_V": (128, 256), "BLOCK_D": (64, 128)}
+MEAN: Sides = {"BLOCK_R": (16, 32, 64, 128), "BLOCK_V": (64, 128), "BLOCK_D": (128, 256)}
 TRIED: Mapping[str, Sides] = {
     experts.UP: UP | {"num_warps": (2, 4, 8), "num_stages": (3, 4)},
     experts.DOWN: DOWN | {"num_warps": (2, 4, 8), "num_stages": (3, 4)},
     attention.NAME: ATTENTION | {"num_warps": (4, 8), "num_stages": (2, 3)},
+    matmul.NAME: PRODUCT | {"num_warps": (2, 4), "num_stages": (4,)},
+    gated.NAME: GATED | {"num_warps": (2, 4), "num_stages": (4,)},
+    head.SCAN: SCAN | {"num_warps": (4, 8), "num_stages": (2, 3)},
+    head.MEAN: MEAN | {"num_warps": (4, 8), "num_stages": (2, 3)},
 }
+TIMED = {  # their kernels in Triton
+    experts.UP: "_up", experts.DOWN: "_down", attention.NAME: "_attend", matmul.NAME: "_multiply",
+    gated.NAME: "_gate_up", head.SCAN: "_scan", head.MEAN: "_mean",
+}  # fmt: skip
 
 
 def absent(capability: int) -> None:
     """From now on launches compile for that GPU, and do not run."""
     driver.set_active(compiled.Absent(capability))
     compiled.compiling({})
-    attention.capacity = lambda _: (132, capability in (90, 100))
+    attention.capacity = head.capacity = matmul.capacity = lambda _: (132, capability in (90, 100))
 
 
 def works(rows: int) -> Iterator[tuning.Work]:
@@ -83,8 +95,7 @@ def fits(work: tuning.Work, blocks: tuned.Blocks) -> bool:
             work.launch()
     finally:
         JITFunction.run = run
-    name = {experts.UP: "_up", experts.DOWN: "_down", attention.NAME: "_attend"}[work.kernel]
-    (kernel,) = (kernel for kernel in made if kernel.metadata.name == name)
+    (kernel,) = (kernel for kernel in made if kernel.metadata.name == TIMED[work.kernel])
     registers, stack = taken(kernel.asm["cubin"])
     threads = 32 * blocks["num_warps"]
     room = min(REGISTERS // (registers * threads), SHARED // (kernel.metadata.shared + KEPT), THREADS // threads)
@@ -104,8 +115,11 @@ def taken(cubin: bytes) -> tuple[int, int]:
 
 def candidates() -> None:
     absent(HOPPER)
-    lists = []
+    lists, listed = [], set[str]()
     for work in works(256):
+        if work.kernel == matmul.NAME and work.kernel in listed:
+            continue  # one list serves all: a matrix's sides change neither registers nor shared memory
+        listed.add(work.kernel)
         kept = [blocks for blocks in sided(work) if fits(work, blocks)]
         of = {"kernel": work.kernel, "shape": [*work.shape], "fields": [*TRIED[work.kernel]]}
         values = ",\n".join(json.dumps([*blocks.values()]) for blocks in kept)

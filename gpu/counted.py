@@ -14,13 +14,14 @@ from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.kernels.linear import Linear
 
 from roofline import Work, bound_ms  # isort: skip  (bench/, on the path by gpu/env)
-from measuring import BANDWIDTH, PEAK  # isort: skip  (beside this script)
+from measuring import BANDWIDTH, PEAK  # isort: skip  (of this folder)
 
 OF_CANVAS = ("head", "self-conditioning", "sampler")  # parts that a forward over context alone has not
+OF_LAYERS = ("experts", "projections", "dense")  # parts that are matrices in the form of the model
 
 
 def work(model: DiffusionGemma, rows: int, context: int) -> dict[str, Work]:
-    """Of a step over so many canvas rows behind a context. No row is sure of its token: the embedding is read twice,
+    """Of a step over so many canvas rows after a context. No row is sure of its token: the embedding is read twice,
     and the scores are kept for the second time in the precision of the weights."""
     c, w = model.config, model.weights
     layers, conditioner = w.layers, w.conditioner
@@ -54,5 +55,11 @@ def work(model: DiffusionGemma, rows: int, context: int) -> dict[str, Work]:
 
 def floor_ms(model: DiffusionGemma, rows: int, context: int, *, canvas: bool = True) -> float:
     """The least time that takes, part by part; without those of a canvas where the rows are context."""
-    parts = work(model, rows, context)
-    return bound_ms({n: part for n, part in parts.items() if canvas or n not in OF_CANVAS}, BANDWIDTH, PEAK)
+    parts, fast = work(model, rows, context), peak(model.weights.layers[0].qkv)
+    found = {n: part for n, part in parts.items() if canvas or n not in OF_CANVAS}
+    return sum(bound_ms({n: of}, BANDWIDTH, fast if n in OF_LAYERS else PEAK) for n, of in found.items())
+
+
+def peak(matrix: Linear) -> float:
+    """FLOP a second of its products."""
+    return 2 * PEAK if matrix.rounds else PEAK

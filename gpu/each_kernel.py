@@ -19,8 +19,9 @@ from caesura.engine.models.diffusion_gemma import Config
 from caesura.kernels import attention, experts, fp8, gated, head, matmul, norms, nvfp4, rotary
 from caesura.kernels.linear import Dense, Linear
 
-from measuring import BANDWIDTH, PEAK, Book, Line, Name, captured, clock, command, table  # isort: skip  (beside this script)
-from stand_in import FORMS, maker, sizes  # isort: skip
+from counted import peak  # isort: skip  (of this folder)
+from measuring import BANDWIDTH, PEAK, Book, Line, Name, captured, clock, command, table  # isort: skip
+from stand_in import FORMS, maker, matrices, sizes  # isort: skip
 
 ROWS, CONTEXTS = (16, 32, 64, 128, 256), (2048, 8192, 32768)
 FEW_ROWS, FEW_CONTEXTS = (32, 256), (2048,)  # with peers
@@ -43,6 +44,7 @@ class Case:
     flops: float
     copies: int = 1
     peers: Callable[[], Calls] = dict
+    peak: float = PEAK
 
 
 def cases(
@@ -85,7 +87,7 @@ def of_head(c: Config, device: str, rows: int) -> Iterator[Case]:
     soft = torch.empty_like(hidden)
     yield Case(
         f"mean embedding, {rows} rows",
-        lambda: head.replace_flat(of, kept, level, asked.open, soft),
+        lambda: head.replace_flat(of, kept, level, asked.open, soft, head.TILE),
         lambda: (kept.float() + level[:, :1]).exp().to(embed.dtype) @ embed,
         moved,
         2 * rows * embed.numel(),
@@ -165,15 +167,6 @@ def of_attention(c: Config, device: str, rows: int, context: int, cache: int) ->
         )
 
 
-def matrices(c: Config) -> list[tuple[int, int]]:
-    """Shapes [N, K] of a layer's matrices: q, k and v together and o of both kinds, gate and up together, down."""
-    d, found = c.hidden_size, {(2 * c.intermediate_size, c.hidden_size), (c.hidden_size, c.intermediate_size)}
-    for shape in c.shapes:
-        q, kv = c.num_heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        found |= {(q + (2 if shape.sliding else 1) * kv, d), (d, q)}
-    return sorted(found)
-
-
 def of_linear(shape: tuple[int, int], make: Callable[..., Linear], device: str, rows: int, cache: int) -> Case:
     """Next to cuBLAS on a bfloat16 matrix."""
     first = make(*shape)
@@ -197,6 +190,7 @@ def of_linear(shape: tuple[int, int], make: Callable[..., Linear], device: str, 
         2 * rows * shape[0] * shape[1],
         len(weights),
         peers,
+        peak(first),
     )
 
 
@@ -212,6 +206,7 @@ def of_gated(c: Config, make: Callable[..., Linear], device: str, rows: int, cac
         first.nbytes + 2 * rows * (d + width),
         4 * rows * d * width,
         len(weights),
+        peak=peak(first),
     )
 
 
@@ -230,6 +225,7 @@ def of_experts(c: Config, make: Callable[..., Linear], device: str, rows: int) -
         stored + 4 * rows * c.top_k_experts * (c.hidden_size + width),
         2 * rows * c.top_k_experts * expert,
         peers=lambda: grouped(x, weights, chosen, gate_up, down),
+        peak=peak(gate_up),
     )
 
 
@@ -273,7 +269,7 @@ def measure(case: Case, device: str, repeats: int, *, peers: bool) -> Line:
             return None
 
     ms = as_graph(case.kernel)
-    floor = 1000 * max(case.bytes / BANDWIDTH, case.flops / PEAK)
+    floor = 1000 * max(case.bytes / BANDWIDTH, case.flops / case.peak)
     return {
         "ms": ms,
         **(

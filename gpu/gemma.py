@@ -10,7 +10,7 @@ infill: a key of four tokens after a warm context, and its whole canvas in few s
 race: such a key, and the two steps in which all lengths of a hole of 24 tokens compete, as rows of the same forwards.
 steps: a step of each canvas after each context. Transformers come last, where its version has the model.
 
-Matrices of FP8 and NVFP4 are decoded in the kernels that use them.
+FP8 rounds activations too, as published files prescribe; NVFP4 is decoded in the kernels that multiply it.
 """
 
 import gc
@@ -36,7 +36,7 @@ from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
 from caesura.kernels import tuned
 
-from counted import floor_ms, work  # isort: skip  (beside this script)
+from counted import floor_ms, work  # isort: skip  (of this folder)
 from measuring import Book, Line, Name, clock, command, now, spread, table  # isort: skip
 from stand_in import FORMS, model, sizes  # isort: skip
 
@@ -91,7 +91,7 @@ def steps(plan: Plan, form: str) -> list[Name]:
 
 
 class Served:
-    """A model with its recordings, as the scheduler has them, and contexts to stand behind."""
+    """A model with its recordings, as the scheduler has them, and its contexts."""
 
     def __init__(self, model: DiffusionGemma, plan: Plan) -> None:
         assert isinstance(model.noise, Uniform)
@@ -121,7 +121,7 @@ class Served:
         for start in range(0, len(ids), self.model.chunk):
             self.model.prefill(ids[start : start + self.model.chunk], kv)
 
-    def behind(self, context: int) -> KV:
+    def after(self, context: int) -> KV:
         """That much context, with room for any canvas, warmed by one fill. One is kept."""
         if context not in self._contexts:
             self._contexts.clear()
@@ -184,7 +184,7 @@ class Served:
         }
 
     def infill(self, context: int, slots: int, pins: int, steps: int) -> Line:
-        kv, times, rows = self.behind(context), [], slots + pins
+        kv, times, rows = self.after(context), [], slots + pins
         for _ in range(3 + self.plan.repeats):
             w, before = self.canvas(kv, slots, steps, pins=pins, fresh=self.text(KEY)), self.replayed
             began = now(self.model.device)
@@ -197,7 +197,7 @@ class Served:
 
     def race(self, context: int) -> Line:
         """Nobody knows how long the hole is, so what comes first takes these steps."""
-        kv, lengths, before = self.behind(context), length.tried(HOLE, one_line=True), self.replayed
+        kv, lengths, before = self.after(context), length.tried(HOLE, one_line=True), self.replayed
 
         def key(replay: uniform.Replay | None) -> None:
             works = [self.canvas(kv, slots, 2 * TRIAL, pins=PINS) for slots in lengths]
@@ -223,7 +223,7 @@ class Served:
     def step(self, context: int, canvas: int) -> Line:
         """In the middle of a canvas: the first steps wait for the compiler and the recording, the last one has no next
         one to launch."""
-        kv, of, before = self.behind(context), 5 + self.plan.repeats, self.replayed
+        kv, of, before = self.after(context), 5 + self.plan.repeats, self.replayed
         anew = spread(self.fill(self.canvas(kv, canvas, of), None)[4:-1])
         served = spread(self.fill(self.canvas(kv, canvas, of), self.replay)[4:-1])
         parts = work(self.model, canvas, context).values()
@@ -247,7 +247,7 @@ def held(device: str) -> Line:
 
 
 def theirs(config: dict[str, Any], device: str) -> Callable[[int, int], Callable[[], object]]:
-    """Transformers on the same shape: what a step calls behind that context, with that canvas."""
+    """Transformers on the same shape: what a step calls after that context, with that canvas."""
     from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
     from transformers.models.gemma4.configuration_gemma4 import Gemma4VisionConfig
 

@@ -34,8 +34,8 @@ from caesura.engine.models.full import ROWS
 from caesura.engine.noise import Absorbing
 from caesura.engine.scheduler import Scheduler
 
-import causal  # isort: skip  (beside this script)
-from causal import HOLE, Drawn, Numbers, beside  # isort: skip
+import causal  # isort: skip  (of this folder)
+from causal import HOLE, Drawn, Numbers, compared  # isort: skip
 from roofline import Work  # isort: skip  (bench/, on the path by gpu/env)
 from measuring import Book, Line, Name, clock, run, table  # isort: skip
 
@@ -113,7 +113,7 @@ def served(shape: str, device: str, *, tiny: bool) -> BlockLlama:
 
 
 def work(model: BlockLlama, rows: int, context: int, asked: int) -> dict[str, Work]:
-    """What a forward over rows behind a context moves and computes, by part: each matrix read once, of the experts
+    """What a forward over rows after a context moves and computes, by part: each matrix read once, of the experts
     those that so many rows touch at uniform routing; the head computes the rows `asked`."""
     c, layers = model.config, [weights for weights, _ in model._layers]
     experts = [fed for _, fed in layers if isinstance(fed, Experts)]
@@ -151,7 +151,7 @@ class Served:
         return self._random.choices(range(self._model.config.vocab_size), k=count)
 
     def denoising(self, sizes: Sequence[int], wanted: int, context: int = 0) -> Callable[[], Tensor]:
-        """Canvases of so many rows behind a context of their own, and the logits of some rows of each."""
+        """Canvases of so many rows after a context of their own, and the logits of some rows of each."""
         kv = self._model.cache().lease([])
         self._model.prefill(self._ids(context), kv)
         asked = range(self._model.shift, self._model.shift + wanted)
@@ -162,7 +162,7 @@ class Served:
         judged = self.denoising(sizes, wanted, context)
         line, rows = clock(judged, self._device, self._plan.repeats), sum(sizes)
         parts = work(self._model, rows, context, wanted * len(sizes))
-        return {**line, "rows": rows, **beside([parts], line["p50_ms"])}
+        return {**line, "rows": rows, **compared([parts], line["p50_ms"])}
 
     def step(self, text: int) -> Line:
         if self._model.visibility == "full":

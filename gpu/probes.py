@@ -17,7 +17,7 @@ import torch
 
 from caesura.kernels.jit import cdiv, jit, tl, triton
 
-from measuring import Book, Line, Name, captured, clock, command, table, wait  # isort: skip  (beside this script)
+from measuring import Book, Line, Name, captured, clock, command, table, wait  # isort: skip  (of this folder)
 
 if triton:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait

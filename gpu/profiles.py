@@ -28,7 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 from caesura.engine.methods._forward import on_host
 from caesura.engine.methods.uniform import canvases as uniform
 
-import causal  # isort: skip  (beside this script)
+import causal  # isort: skip  (of this folder)
 import gemma  # isort: skip
 import masked  # isort: skip
 from measuring import Book, Line, Name, now, run, spread, table  # isort: skip
@@ -57,7 +57,7 @@ TINY = Plan(context=24, canvases=(16,), text=64, steps=2)
 
 def stepped(served: gemma.Served, context: int, rows: int, way: str) -> Step:
     """Steps from the middle of one canvas on."""
-    kv = served.behind(context)
+    kv = served.after(context)
     w = served.canvas(kv, rows, 1000)
     step = partial(uniform.step, served.model, [w], served.replay if way == "served" else None)
     for _ in range(3):  # the first one knows nothing of a step before, the second one may record
@@ -191,7 +191,7 @@ def show(book: Book) -> None:
         "gaps_ms",
         "kernels",
     )
-    table("A step beside its kernels", columns, lines)
+    table("A step next to its kernels", columns, lines)
     for line in lines:
         about = " ".join(str(value) for name, value in line.items() if name in ("shape", "way", "rows"))
         columns = ("ms", "gap_ms", "count", "grid", "kernel")

@@ -1,7 +1,7 @@
 """How long a denoise step of the model `small` takes on a GPU, and how fast it trains there. Random weights and ids.
 
-A step reads every weight once: 2 bytes each over the memory's bandwidth is its floor, printed beside the times. Below a
-few hundred rows launches dominate, so each shape is timed plainly and as a captured graph. Training counts rows
+A step reads every weight once: 2 bytes each over the memory's bandwidth is its floor, printed next to the times. Below
+a few hundred rows launches dominate, so each shape is timed plainly and as a captured graph. Training counts rows
 (context and canvas, forward and backward) and predicted slots a second, plain and compiled, with peak memory.
 The last line is one JSON document.
 """
@@ -25,7 +25,7 @@ from caesura.engine.models._llama_config import MATRICES, Config
 from batches import CANVASES, PREFIX, SUFFIX, collate  # isort: skip  (training/, on the path by gpu/env)
 from examples import BUCKETS, CanvasExample, Example  # isort: skip
 from net import Net, losses, objective  # isort: skip
-from measuring import BANDWIDTH, Book, Line, Name, captured, clock, command, table, wait  # isort: skip  (beside this script)
+from measuring import BANDWIDTH, Book, Line, Name, captured, clock, command, table, wait  # isort: skip  (of this folder)
 
 SHAPES = list(itertools.product((1, 16), (128, 512, 768), (16, 32, 64, 128)))  # batch, context, canvas
 

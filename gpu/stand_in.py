@@ -48,6 +48,15 @@ def maker(form: str, device: str) -> Make:
     return make
 
 
+def matrices(c: Config) -> list[tuple[int, int]]:
+    """Shapes [N, K] of a layer's matrices: q, k and v together and o of both kinds, gate and up together, down."""
+    d, found = c.hidden_size, {(2 * c.intermediate_size, c.hidden_size), (c.hidden_size, c.intermediate_size)}
+    for shape in c.shapes:
+        q, kv = c.num_heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        found |= {(q + (2 if shape.sliding else 1) * kv, d), (d, q)}
+    return sorted(found)
+
+
 def weights(c: Config, form: str, device: str) -> Weights:
     make, dense, d = maker(form, device), maker("bf16", device), c.hidden_size
     one = torch.ones(d, device=device)

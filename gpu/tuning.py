@@ -1,5 +1,6 @@
-"""Block sizes of kernels, measured on this card at DiffusionGemma's 26B shape in FP8: CAESURA_TUNED/DEVICE.json, which
-the launchers read (kernels/tuned).
+"""Block sizes of kernels, measured on this card at DiffusionGemma's 26B shape: CAESURA_TUNED/DEVICE.json, which the
+launchers read (kernels/tuned). Experts are in FP8, activations too; attention and head have one form. The other
+matrices are in NVFP4: in bf16, and in FP8 with such activations, PyTorch multiplies them.
 
 Candidates are those of kernels/tuned/candidates.json. All are replayed three times, the faster half twenty times, each
 through more weights than the L2 cache holds. A candidate counts only if it gives what the formula's block sizes give,
@@ -18,14 +19,13 @@ import torch
 from torch import Tensor
 
 from caesura.engine.models.diffusion_gemma import EVERYTHING, Config
-from caesura.kernels import attention, experts, fp8, tuned
+from caesura.kernels import attention, experts, fp8, gated, head, matmul, tuned
 from caesura.kernels.jit import triton
 from caesura.kernels.linear import Rows8
 
-from measuring import Book, Line, captured, clock, command, table, wait  # isort: skip  (beside this script)
-from stand_in import maker, sizes  # isort: skip
+from measuring import Book, Line, captured, clock, command, table, wait  # isort: skip  (of this folder)
+from stand_in import maker, matrices, sizes  # isort: skip
 
-FORM = "fp8"
 CANDIDATES = Path(tuned.__file__).with_name("candidates.json")
 GAIN = 0.98  # of the formula's time; more is noise
 NEAR = 1e-2
@@ -61,9 +61,10 @@ class Work(NamedTuple):
 
 
 def works(c: Config, device: str, plan: Plan) -> Iterator[Work]:
-    """Everything that is tuned; matrices are shared."""
-    make, width = maker(FORM, device), c.moe_intermediate_size
+    """Everything that is tuned, what the published protocol takes first; matrices are shared."""
+    make, width = maker("fp8", device), c.moe_intermediate_size
     stacks = make(c.num_experts, 2 * width, c.hidden_size), make(c.num_experts, c.hidden_size, width)
+    embed = torch.randn(c.vocab_size, c.hidden_size, device=device, dtype=plan.dtype)
     for rows in plan.rows:
         x = fp8.quantised(torch.randn(rows, c.hidden_size, device=device, dtype=torch.bfloat16))
         logits = torch.randn(rows, c.num_experts, device=device)
@@ -80,6 +81,9 @@ def works(c: Config, device: str, plan: Plan) -> Iterator[Work]:
         for kernel, stack in zip((experts.UP, experts.DOWN), stacks, strict=True):
             yield Work(kernel, stack.shape, chosen.numel(), (x.codes, stack.operands[0]), launch, draw)
         yield from of_attention(c, device, plan, rows)
+        yield from of_head(head.Head(embed, embed, c.softcap), rows)
+    for matrix in matrices(c):
+        yield from of_matrix(matrix, c, device, plan)
 
 
 def of_attention(c: Config, device: str, plan: Plan, rows: int) -> Iterator[Work]:
@@ -105,14 +109,62 @@ def of_attention(c: Config, device: str, plan: Plan, rows: int) -> Iterator[Work
         yield Work(attention.NAME, of, rows, (q,), launch, draw, copies)
 
 
+def of_head(of: head.Head, rows: int) -> Iterator[Work]:
+    """The pass over the vocabulary, of rows that are sure enough to be gathered; and the mean of rows that are not."""
+    (vocabulary, size), like = of.embed.shape, of.embed.new_empty
+    hidden, p, flat = like(rows, size), like(rows, vocabulary), like(rows, dtype=torch.bool).fill_(1)
+    draw = partial(hidden.normal_, 0, 8 / size**0.5)  # logits of a spread of eight
+    draw()
+    p.uniform_()
+    bans, which = like(1, vocabulary, dtype=torch.float32).zero_(), like(rows, dtype=torch.int64).zero_()
+    asked = head.Rows(hidden, like(rows, dtype=torch.float32).fill_(0.6), bans, which, ~flat)
+
+    def scan() -> Tensor:
+        seen = head.launch(of, asked)
+        return torch.cat((torch.stack((seen.entropy, seen.best, seen.told, seen.raw), 1), seen.soft), 1)
+
+    def mean() -> Tensor:
+        soft = like(rows, size)
+        head.launch_mean(of, p, flat, soft)
+        return soft
+
+    yield Work(head.SCAN, of.matrix.shape, rows, (hidden,), scan, draw)
+    yield Work(head.MEAN, of.embed.shape, rows, (p,), mean, p.uniform_)
+
+
+def of_matrix(shape: tuple[int, int], c: Config, device: str, plan: Plan) -> Iterator[Work]:
+    """A matrix outside the experts in NVFP4; with the sum of its splits, which in a model the next kernel makes."""
+    make = maker("nvfp4", device)
+    first = make(*shape)
+    weights = [first, *(make(*shape) for _ in range(plan.cache // first.nbytes))]
+    is_gated = shape == (2 * c.intermediate_size, c.hidden_size)
+    for rows in plan.rows:
+        x = torch.randn(rows, shape[1], device=device, dtype=plan.dtype)
+
+        def launch(x: Tensor = x) -> Tensor:
+            if is_gated:
+                return [gated.launch_product(x, weight, "gelu") for weight in weights][-1]
+            return [matmul.launch(x, weight) for weight in weights][-1]
+
+        kernel = gated.NAME if is_gated else matmul.NAME
+        yield Work(kernel, shape, rows, (x, first.operands[0]), launch, x.normal_, len(weights))
+
+
 def candidates(work: Work, plan: Plan) -> list[tuned.Blocks]:
-    """Those of the kernel at this shape; at a tiny one, which has none, some of another, cut to its width."""
+    """Those of the kernel at this shape, or at another where it has none; cut to the width of tiny heads."""
     lists: list[dict[str, Any]] = json.loads(CANDIDATES.read_text())["lists"]
     found = [of for of in lists if of["kernel"] == work.kernel]
     found = [of for of in found if of["shape"] == [*work.shape]] or found[:1]
     every = [dict(zip(of["fields"], values, strict=True)) for of in found for values in of["values"]]
     width = {"BLOCK_V": work.shape[-1]} if plan is TINY and work.kernel == attention.NAME else {}
     return [blocks | width for blocks in every[: plan.candidates]]
+
+
+def likely(work: Work, blocks: tuned.Blocks) -> bool:
+    """False for a block of more rows than there are, and for more than four blocks, each of which reads the matrix from
+    L2. An expert's rows and the rows of query heads are not counted by `rows`."""
+    other = work.kernel in (experts.UP, experts.DOWN, attention.NAME)
+    return other or work.rows <= 4 * blocks["BLOCK_R"] <= 4 * max(16, work.rows)
 
 
 def poisoned(launch: Callable[[], Tensor]) -> Tensor:
@@ -143,7 +195,7 @@ def ms(work: Work, blocks: tuned.Blocks | None, device: str, replays: int) -> fl
 def tune(work: Work, device: str, plan: Plan) -> Line:
     """The fastest of the right ones, next to the formula."""
     few, many = plan.replays
-    tried = candidates(work, plan)
+    tried = [blocks for blocks in candidates(work, plan) if likely(work, blocks)]
     times, wrong = list[tuple[float, int]](), 0
     for number, blocks in enumerate(tried):
         try:
@@ -164,6 +216,7 @@ def tune(work: Work, device: str, plan: Plan) -> Line:
         "tried": len(tried),
         "wrong": wrong,
         "blocks": tried[best[1]] if half else None,
+        "wins": wins,
         "entry": work.entry(tried[best[1]]) if wins else None,
     }
 

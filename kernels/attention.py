@@ -14,6 +14,9 @@ computes its scores twice, see `_blocks`: 6 for 4.
 The last split of a block could merge them all in the same launch (jit.py), but alone: at 32 rows a sliding layer has 8
 blocks of 16 splits, 1 MB each, which one processor reads from L2 in 9 us. The second kernel takes some 4, its launch
 included (estimates, not measured).
+
+Where the next product wants `Rows8`, a head's program of the second kernel writes its part in 16 bits; the one that
+comes last of a row reads the row again, 8 to 16 KB in L2, and makes codes and a scale of it. That is a launch less.
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
@@ -22,8 +25,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from caesura.kernels import tuned
-from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
+from caesura.kernels import fp8, tuned
+from caesura.kernels.fp8 import store_row
+from caesura.kernels.jit import capacity, cdiv, counters, fused, is_last, jit, power, tl
+from caesura.kernels.linear import Rows8
 
 NAME = "attention"  # in a table of block sizes
 WORD = 64  # columns whose bits are a number of a mask; a multiple of the columns of a block
@@ -193,9 +198,12 @@ def _attend(
 
 
 @jit(do_not_specialize=["splits", "places"])
-def _merge(sums, peaks, totals, out, splits, places, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
+def _merge(
+    sums, peaks, totals, out, codes, scales, counting, splits, places,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Merge one head of one row: the sums of the splits, scaled to their highest peak; eight splits at once, so that
-    their loads do not wait for each other."""
+    their loads do not wait for each other. With `codes` the last head of a row rounds the row."""
     place = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, BLOCK_D)
     peak = tl.full([], -1e30, tl.float32)
@@ -214,6 +222,13 @@ def _merge(sums, peaks, totals, out, splits, places, WIDTH: tl.constexpr, BLOCK_
         whole = whole * decay + tl.sum(tile * weights[:, None], 0)
         peak = higher
     tl.store(out + place * WIDTH + d, (whole / total).to(out.dtype.element_ty), mask=d < WIDTH)
+    if codes is not None:
+        row = place // HEADS
+        if is_last(counting + row, HEADS):
+            at = tl.arange(0, BLOCK)
+            inside = at < HEADS * WIDTH
+            values = tl.load(out + row * HEADS * WIDTH + at, mask=inside, other=0.0, cache_modifier=".cg")
+            store_row(values.to(tl.float32), codes, scales, row, at, HEADS * WIDTH)
 
 
 def launch(
@@ -225,8 +240,9 @@ def launch(
     spans: Tensor | None = None,
     table: Tensor | None = None,
     mask: Tensor | None = None,
+    rounded: Rows8 | None = None,
 ) -> Tensor:
-    """As `attention`."""
+    """As `attention`. `rounded` gets the rows in e4m3 too."""
     rows, heads, width = q.shape
     groups, columns, _ = keys.shape
     assert spans is None or (first is None and spans.shape == (rows, 4) and spans.is_contiguous())
@@ -251,7 +267,8 @@ def launch(
 
     out = torch.empty(rows, heads * width, dtype=q.dtype, device=q.device)
     sums, peaks, totals = out, None, None
-    if splits > 1:
+    merges = splits > 1 or rounded is not None
+    if merges:
         sums = torch.empty(splits, rows, heads, width, device=q.device)
         peaks, totals = torch.empty(2, splits, rows, heads, device=q.device)
     _attend[*grid, splits](
@@ -283,8 +300,15 @@ def launch(
         BLOCK_D=block_d,
         **how,
     )
-    if splits > 1:
-        _merge[rows * heads,](sums, peaks, totals, out, splits, rows * heads, WIDTH=width, BLOCK_D=block_d)
+    if merges:
+        codes = scales = counting = None
+        if rounded is not None:
+            codes, scales, counting = rounded.codes, rounded.scale, counters(q.device)
+            assert rows <= len(counting)
+        _merge[rows * heads,](
+            sums, peaks, totals, out, codes, scales, counting, splits, rows * heads,
+            HEADS=heads, WIDTH=width, BLOCK_D=block_d, BLOCK=power(heads * width),
+        )  # fmt: skip
     return out
 
 
@@ -344,3 +368,14 @@ def attention(
     before them. Every row must see a column; spans must begin at a multiple of WORD and end at the same column.
     """
     return (launch if fused(q) else reference)(q, keys, values, first, window, spans, table, mask)
+
+
+def rounded_attention(
+    q: Tensor, keys: Tensor, values: Tensor, window: int, spans: Tensor, table: Tensor | None
+) -> Rows8:
+    """As `attention` of spans, with its rows as a product wants them that rounds."""
+    if not fused(q, fp8=True):
+        return fp8.quantised(attention(q, keys, values, None, window, spans, table))
+    rounded = fp8.empty_rows(q, len(q), q.shape[1] * q.shape[2])
+    launch(q, keys, values, None, window, spans, table, rounded=rounded)
+    return rounded

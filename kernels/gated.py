@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from caesura.kernels import matmul
+from caesura.kernels import matmul, tuned
 from caesura.kernels.decode import product
 from caesura.kernels.fp8 import empty_rows, quantised, store_row
 from caesura.kernels.jit import cdiv, counters, fused, is_last, jit, tl, whole
 from caesura.kernels.linear import Activations, Dense, Linear, row_operands
 
 Act = Literal["gelu", "silu"]
+NAME = "gate and up"  # in a table of block sizes
 
 
 def reference(x: Activations, gate_up: Linear, rounds: bool = False, act: Act = "gelu") -> Activations:
@@ -101,8 +102,7 @@ def launch_product(x: Tensor, gate_up: Linear, act: Act) -> Tensor:
         return out
     assert columns == gate_up.shape[1]
     assert all(tensor.is_contiguous() for tensor in gate_up.tensors)
-    how = matmul.blocks(rows, 2 * width, columns)
-    how["BLOCK_N"] //= 2
+    how = tuned.blocks(NAME, gate_up.shape, rows, x, gate_up.operands[0]) or blocks(rows, width, columns)
     grid = cdiv(rows, how["BLOCK_R"]), cdiv(width, how["BLOCK_N"])
     steps, splits = matmul.splitting(grid[0] * grid[1], cdiv(columns, how["BLOCK_K"]), how, x.device)
     parts = torch.empty(splits, *grid, 2 * how["BLOCK_N"], how["BLOCK_R"], device=x.device)
@@ -111,6 +111,12 @@ def launch_product(x: Tensor, gate_up: Linear, act: Act) -> Tensor:
     given = x, *gate_up.operands, parts, out, counting, rows, steps
     _gate_up[*grid, splits](*given, N=width, K=columns, SILU=act == "silu", **how)
     return out
+
+
+def blocks(rows: int, width: int, columns: int) -> dict[str, int]:
+    """Block sizes for a device without its own. A tile has BLOCK_N rows of gate and as many of up."""
+    how = matmul.blocks(rows, 2 * width, columns)
+    return how | {"BLOCK_N": how["BLOCK_N"] // 2}
 
 
 def gated(x: Activations, gate_up: Linear, rounds: bool = False, act: Act = "gelu") -> Activations:

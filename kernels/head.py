@@ -27,9 +27,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear
 
+from caesura.kernels import tuned
 from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
 
-TILE = 256  # tokens of a GPU program
+SCAN, MEAN = "head", "mean embedding"  # names in a table of block sizes
+TILE = 256  # tokens of a GPU program, for a device without its own
 CACHE = 1 << 18  # numbers of E that a CPU works on at once
 TOP = 8  # best tokens that a tile reports
 KEPT = 64  # best tokens of a row whose embeddings are gathered
@@ -444,16 +446,16 @@ def launch(head: Head, rows: Rows) -> Seen:
     assert head.matrix.is_contiguous()
     assert head.embed.is_contiguous()
     assert rows.bans.is_contiguous()
-    tiles, block = cdiv(vocabulary, TILE), min(64, max(16, power(count)))
+    how = tuned.blocks(SCAN, head.matrix.shape, count, rows.hidden) or scan_blocks(count, size)
+    tile = how["BLOCK_V"]
+    tiles = cdiv(vocabulary, tile)
     top = torch.empty(count, tiles, TOP, device=device)
     ids = torch.empty(count, tiles, TOP, dtype=torch.int32, device=device)
     sums = torch.empty(4, count, tiles, device=device)
     kept = torch.empty(count, vocabulary, dtype=head.embed.dtype, device=device)
-    # Shared memory of a stage: (64 + 256) * 64 * 2 bytes = 40 KiB; two stages.
-    _scan[(cdiv(count, block), tiles)](
+    _scan[cdiv(count, how["BLOCK_R"]), tiles](
         rows.hidden, head.matrix, rows.temperature, rows.bans, rows.which, top, ids, sums, kept,
-        count, vocabulary, head.cap, tiles,
-        D=size, BLOCK_R=block, BLOCK_V=TILE, BLOCK_D=min(64, max(16, power(size))), TOP=TOP, num_warps=8, num_stages=2,
+        count, vocabulary, head.cap, tiles, D=size, TOP=TOP, **how,
     )  # fmt: skip
     token, of_row = torch.empty_like(rows.which), torch.empty(6, count, device=device)
     shares, level = torch.empty(2, count, tiles, device=device)
@@ -467,29 +469,47 @@ def launch(head: Head, rows: Rows) -> Seen:
         *best, ids, of_row, rows.temperature, rows.open, head.embed, soft, flat, listed, best.values.shape[1],
         ENOUGH=ENOUGH, D=soft.shape[1], KEPT=KEPT, BLOCK=128,
     )  # fmt: skip
-    replace_flat(head, kept, level, flat, soft)
+    replace_flat(head, kept, level, flat, soft, tile)
     prob, margin, entropy, logit, told, raw = of_row
-    return Seen(token, prob, margin, entropy, logit, told, raw, shares, TILE, soft)
+    return Seen(token, prob, margin, entropy, logit, told, raw, shares, tile, soft)
 
 
-def replace_flat(head: Head, kept: Tensor, level: Tensor, flat: Tensor, soft: Tensor) -> None:
+def scan_blocks(rows: int, size: int) -> dict[str, int]:
+    """Block sizes of `_scan`. Shared memory of a stage: (64 + 256) * 64 * 2 bytes = 40 KiB."""
+    return {
+        "BLOCK_R": min(64, max(16, power(rows))),
+        "BLOCK_V": TILE,
+        "BLOCK_D": min(64, max(16, power(size))),
+        "num_warps": 8,
+        "num_stages": 2,
+    }
+
+
+def replace_flat(head: Head, kept: Tensor, level: Tensor, flat: Tensor, soft: Tensor, tile: int) -> None:
     """Write p E into the `flat` rows, bool [rows], of `soft` [rows, D]; p is in `kept` [rows, V], as ln p less `level`
     [rows, tiles], and lies there afterwards."""
-    (count, vocabulary), size = kept.shape, head.embed.shape[1]
-    share = TILE * cdiv(vocabulary, TILE * SPLITS)
-    parts = torch.empty(cdiv(vocabulary, share), count, size, device=kept.device)
-    chunk = 16 * TILE
+    count, vocabulary = kept.shape
+    chunk = 16 * tile
     _weigh[count, cdiv(vocabulary, chunk)](
-        kept, level, flat, vocabulary, level.shape[1], TILE=TILE, BLOCK=chunk, num_warps=8
+        kept, level, flat, vocabulary, level.shape[1], TILE=tile, BLOCK=chunk, num_warps=8
     )
-    how = blocks(count, kept.itemsize, roomy=capacity(kept.device)[1])
+    launch_mean(head, kept, flat, soft)
+
+
+def launch_mean(head: Head, p: Tensor, flat: Tensor, soft: Tensor) -> None:
+    """As `replace_flat`, of p [rows, V]."""
+    (count, vocabulary), size = p.shape, head.embed.shape[1]
+    how = tuned.blocks(MEAN, head.embed.shape, count, p)
+    how = how or mean_blocks(count, p.itemsize, roomy=capacity(p.device)[1])
+    share = how["BLOCK_V"] * cdiv(vocabulary, how["BLOCK_V"] * SPLITS)
+    parts = torch.empty(cdiv(vocabulary, share), count, size, device=p.device)
     _mean[cdiv(count, how["BLOCK_R"]), cdiv(size, how["BLOCK_D"]), len(parts)](
-        kept, flat, head.embed, parts, count, vocabulary, share, D=size, **how
+        p, flat, head.embed, parts, count, vocabulary, share, D=size, **how
     )
     _collect[count, cdiv(size, 512)](parts, flat, soft, count, len(parts), D=size, SPLITS=power(len(parts)), BLOCK=512)
 
 
-def blocks(rows: int, itemsize: int, *, roomy: bool) -> dict[str, int]:
+def mean_blocks(rows: int, itemsize: int, *, roomy: bool) -> dict[str, int]:
     """Block sizes of `_mean`: the larger they are, the less comes from L2. 256 rows of 2816 numbers in 16 bits read 4.4
     GB, in blocks of 64 by 128 they would read 8.9. Shared memory of a stage: (128 + 256) * 64 * 2 bytes = 48 KB."""
     return {

@@ -24,9 +24,12 @@ The rest comes from L2: x once a tile, 2*rows*K*N/64 or 128, and the splits writ
 import torch
 from torch import Tensor
 
+from caesura.kernels import tuned
 from caesura.kernels.decode import product
 from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
 from caesura.kernels.linear import Activations, Dense, Linear
+
+NAME = "product"  # in a table of block sizes
 
 # Rows above which decoding in each block costs more than widening W once for cuBLAS. An estimate, not measured.
 MOST = 512
@@ -56,7 +59,7 @@ def _add(parts, out, splits, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def blocks(rows: int, width: int, columns: int) -> dict[str, int]:
-    """Block sizes for a matrix [width, columns].
+    """Block sizes for a matrix [width, columns], for a device without its own.
 
     A warp decodes what it multiplies. Up to 32 rows two warps have half a tile each; with mma.sync four warps, or two
     at 64 rows, would decode the same half twice. Four have sm_90's newest instruction, for which NVFP4 goes through
@@ -89,7 +92,7 @@ def parts(x: Tensor, weight: Linear) -> Tensor:
         return x.new_empty(1, 0, width)
     assert x.shape[-1] == columns
     assert all(tensor.is_contiguous() for tensor in weight.tensors)
-    how = blocks(rows, width, columns)
+    how = tuned.blocks(NAME, weight.shape, rows, x, weight.operands[0]) or blocks(rows, width, columns)
     grid, depth = (cdiv(rows, how["BLOCK_R"]), cdiv(width, how["BLOCK_N"])), cdiv(columns, how["BLOCK_K"])
     steps, splits = splitting(grid[0] * grid[1], depth, how, x.device)
     dtype = x.dtype if splits == 1 else torch.float32

@@ -41,7 +41,7 @@ from caesura.engine.weights.checkpoint import Checkpoint
 from caesura.engine.weights.forms import ON_GPU, rounds
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import experts, head
-from caesura.kernels.attention import attention
+from caesura.kernels.attention import attention, rounded_attention
 from caesura.kernels.gated import gated
 from caesura.kernels.jit import fused
 from caesura.kernels.linear import Activations
@@ -211,10 +211,13 @@ class DiffusionGemma:
         signals = c.down(gated(signals, c.gate_up))
         x, h = add_signals(x, signals, first.input_norm, rows.mode, eps, first.qkv.rounds)
 
-        def attend(number: int, layer: LayerWeights, turn: Tensor, qkv: Tensor) -> Tensor:
+        def attend(number: int, layer: LayerWeights, turn: Tensor, qkv: Tensor) -> Activations:
             buffers, table = rows.buffers[number], rows.tables[number]
             q = turned(*_split(qkv, layer.shape), layer.q_norm, layer.k_norm, turn, eps, *buffers, rows.places, table)
-            return attention(q, *buffers, None, self._window(layer.shape), rows.spans[layer.shape], table)
+            window, spans = self._window(layer.shape), rows.spans[layer.shape]
+            if layer.o.rounds:
+                return rounded_attention(q, *buffers, window, spans, table)
+            return attention(q, *buffers, None, window, spans, table)
 
         return self._through(x, h, rows.turns, rows.mode, attend)
 
@@ -278,7 +281,7 @@ class DiffusionGemma:
         layer: LayerWeights,
         x: Tensor,
         h: Activations,
-        attend: Callable[[Tensor], Tensor],
+        attend: Callable[[Tensor], Activations],
         mode: Tensor,
         following: Tensor,
         rounds: bool,
@@ -297,7 +300,7 @@ class DiffusionGemma:
         return add_experts(x, mlp, moe, after, layer.scalar, mode, eps, weights, rounds)
 
 
-Attend = Callable[[int, LayerWeights, Tensor, Tensor], Tensor]
+Attend = Callable[[int, LayerWeights, Tensor, Tensor], Activations]
 
 
 def _spans(runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -> list[RowSpan]:

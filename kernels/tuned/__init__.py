@@ -32,12 +32,18 @@ TunedTable = Mapping[
 TunedEntry = Mapping[str, Any]
 
 COMPILER = "num_warps", "num_stages"
+PRODUCT = {"BLOCK_R", "BLOCK_N", "BLOCK_K", *COMPILER}
 FIELDS = {
-    "experts up": {"BLOCK_R", "BLOCK_N", "BLOCK_K", *COMPILER},
-    "experts down": {"BLOCK_R", "BLOCK_N", "BLOCK_K", *COMPILER},
+    "experts up": PRODUCT,
+    "experts down": PRODUCT,
+    "product": PRODUCT,
+    "gate and up": PRODUCT,
     "attention": {"BLOCK_M", "BLOCK_N", "BLOCK_V", *COMPILER},
+    "head": {"BLOCK_R", "BLOCK_V", "BLOCK_D", *COMPILER},
+    "mean embedding": {"BLOCK_R", "BLOCK_V", "BLOCK_D", *COMPILER},
 }
-SOURCES = "attention.py", "decode.py", "experts.py", "fp8.py", "gated.py"  # of these kernels and of what they call
+# Of these kernels and of what they call.
+SOURCES = "attention.py", "decode.py", "experts.py", "fp8.py", "gated.py", "head.py", "jit.py", "matmul.py"
 LIMITS = {"num_warps": (1, 16), "num_stages": (1, 8)}  # least and most; of a block's side 16 and 512
 
 log = logging.getLogger(__name__)
@@ -144,5 +150,5 @@ def _check(kernel: str, shape: Sequence[int], chosen: Blocks) -> None:
         power = name == "num_stages" or (isinstance(value, int) and value & (value - 1) == 0)
         if not isinstance(value, int) or not least <= value <= most or not power:
             raise ValueError(f"{kernel} cannot have {name} = {value}")
-    if chosen.get("BLOCK_V", 0) >= 2 * max(16, shape[-1]):
+    if kernel == "attention" and chosen["BLOCK_V"] >= 2 * max(16, shape[-1]):
         raise ValueError(f"{kernel} cannot have BLOCK_V = {chosen['BLOCK_V']} for heads of {shape[-1]}")

@@ -101,7 +101,8 @@ def main(capability: int) -> None:
             for first in (None, 2000):
                 attention.launch(q, keys[:, :3000], values[:, :3000], first, window)
             table, spans = torch.zeros(4, dtype=torch.int64), torch.zeros(rows, 4, dtype=torch.int32)
-            attention.launch(q, keys, values, None, window, spans, table)
+            for rounded in (None, fp8.empty_rows(q, rows, 16 * width)):
+                attention.launch(q, keys, values, None, window, spans, table, rounded=rounded)
             k, norm = torch.zeros(rows, groups * width, dtype=torch.bfloat16), torch.ones(width)
             turn = torch.zeros(2, rows, 128 if groups == 8 else 64, dtype=torch.bfloat16)
             v = k if groups == 8 else None

@@ -96,7 +96,7 @@ def test_only_flat_rows_are_replaced_by_their_mean(rows: int) -> None:
     kept = p.log() - level.repeat_interleave(64, 1)[:, :1000]
     flat, soft = torch.arange(rows) % 3 == 0, torch.randn(rows, 40, generator=generator)
     kept[~flat], before = torch.nan, soft.clone()
-    head.replace_flat(of, kept, level, flat, soft)
+    head.replace_flat(of, kept, level, flat, soft, head.TILE)
     torch.testing.assert_close(soft[flat], (p @ of.embed)[flat], atol=2e-5, rtol=2e-5)
     assert torch.equal(soft[~flat], before[~flat])
 
@@ -115,7 +115,7 @@ def test_a_block_without_a_flat_row_does_not_read_the_embedding(monkeypatch: pyt
     def multiplied(*rows: int) -> int:
         flat = torch.zeros(200, dtype=torch.bool).index_fill_(0, torch.tensor(rows, dtype=torch.int64), True)
         products.clear()
-        head.replace_flat(of, torch.zeros(200, 1000), torch.zeros(200, 16), flat, torch.zeros(200, 40))
+        head.replace_flat(of, torch.zeros(200, 1000), torch.zeros(200, 16), flat, torch.zeros(200, 40), head.TILE)
         return len(products)
 
     assert multiplied() == 0
@@ -127,9 +127,9 @@ def test_a_flat_row_that_is_not_open_reads_nothing_of_it(monkeypatch: pytest.Mon
     of, rows = asked(5, 40, 1000, 0.02)
     asked_of, inner = list[Tensor](), head.replace_flat
 
-    def replace_flat(of: Head, kept: Tensor, level: Tensor, flat: Tensor, soft: Tensor) -> None:
+    def replace_flat(of: Head, kept: Tensor, level: Tensor, flat: Tensor, soft: Tensor, tile: int) -> None:
         asked_of.append(flat)
-        inner(of, kept, level, flat, soft)
+        inner(of, kept, level, flat, soft, tile)
 
     monkeypatch.setattr(head, "replace_flat", replace_flat)
     open = torch.tensor([True, False, False, True, False])

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -113,6 +114,14 @@ def test_what_is_counted_on_tensors_is_what_the_published_sizes_say(stand_in: Mo
         if name not in ("sampler", "attention", "rest"):
             assert ours[name].bytes == pytest.approx(part.bytes), name
     assert 12 < counted.floor_ms(model, rows, 2048) < 14  # 13.3 in the specification, where logits are written
+
+
+def test_codes_times_codes_have_a_lower_floor(stand_in: ModuleType, counted: ModuleType) -> None:
+    """Where arithmetic is the bound, which few rows do not reach."""
+    config = stand_in.sizes(tiny=False)
+    codes, decoded = (stand_in.model(config, form, "meta", 4096) for form in ("fp8", stand_in.EXACT))
+    assert counted.floor_ms(codes, 256, 2048) < 0.95 * counted.floor_ms(decoded, 256, 2048)
+    assert counted.floor_ms(codes, 16, 2048) == pytest.approx(counted.floor_ms(decoded, 16, 2048))
 
 
 # What is measured
@@ -252,7 +261,9 @@ def test_a_tuning_that_is_cut_off_keeps_its_table_and_goes_on(tmp_path: Path) ->
     given = {"DEVICE": "cpu", "CAESURA_WORK": tmp_path}
     assert json.loads(script("tune", "--seconds", 0, expected=75, **given).splitlines()[-1])["lines"]
     lines = json.loads(script("tune", **given).splitlines()[-1])["lines"]
-    assert [line["kernel"] for line in lines] == ["experts up", "experts down", "attention", "attention"]
+    kernels = Counter(line["kernel"] for line in lines)
+    assert set(kernels) == set(import_module("caesura.kernels.tuned").FIELDS)
+    assert (kernels["attention"], kernels["product"]) == (2, 2), "of both kinds of layers"
     assert not [line for line in lines if "failed" in line or line["wrong"]]
     assert [line["of_formula"] < 0.98 for line in lines] == [line["entry"] is not None for line in lines]
     (table,), book = (tmp_path / "tuned").iterdir(), tmp_path / "measured" / "tune.jsonl"
@@ -648,6 +659,15 @@ def test_what_is_worth_most_comes_first_and_nothing_twice(machine: Machine) -> N
     assert machine.call() == (DONE, [])
 
 
+def test_every_entry_has_the_seconds_that_are_documented() -> None:
+    queue, pages = ((ROOT / "gpu" / name).read_text() for name in ("queue", "README.md"))
+    budgets = re.findall(r"run \$\{most:-(\d+)\} (.+)", queue)
+    assert [name for _, name in budgets] == ENTRIES
+    table = re.findall(r"^\| (?:`(.+?)` )?\| (\d+) \|", pages, re.M)
+    assert [(seconds, name) for name, seconds in table if name] == budgets
+    assert sum(int(seconds) for seconds, _ in budgets[: [name for name, _ in table].index("")]) == 480
+
+
 def test_a_call_ends_within_its_time_and_the_next_one_goes_on(machine: Machine) -> None:
     machine.says("gemma", "exit 75")
     said, calls = machine.call()
@@ -748,6 +768,18 @@ def test_a_call_brings_the_tables_the_traces_and_one_page(machine: Machine) -> N
     assert re.search(r"copy +- +- +4,300", (machine.out / "page.txt").read_text())
     read = (machine.work / "tables").read_text().splitlines()
     assert read[:2] == ["formulas", str(machine.work / "tuned")], "what comes after the tuning runs with its table"
+
+
+def test_the_page_has_block_sizes_that_win_and_what_failed(
+    beside: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name: dict[str, Any] = {"measure": "tune", "kernel": "head", "shape": "8x4"}
+    found = {"rows": 16, "wins": True}, {"rows": 32, "wins": False}, {"rows": 64, "failed": "lost"}
+    (tmp_path / "tune.jsonl").write_text("".join(f"{json.dumps(name | line)}\n" for line in found))
+    import_module("page").main(tmp_path)
+    said = capsys.readouterr().out
+    assert re.findall(r"8x4 +(\d+)", said) == ["16", "64"]
+    assert said.rstrip().endswith("lost")
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
-"""A denoise step of a job's canvases, recorded once and replayed: a CUDA graph instead of 390 to 450 launches
-(gpu/README.md), which would take the host some 16 to 18 ms (estimated from 40 us each). On a CPU, used only by tests, a
+"""A denoise step of a job's canvases, recorded once and replayed: a CUDA graph instead of 390 to 420 launches
+(gpu/README.md), which would take the host some 16 to 17 ms (estimated from 40 us each). On a CPU, used only by tests, a
 replay calls the step again.
 
 A recording holds the addresses of its own buffers, into which the canvases are written. One buffer is a table with the

@@ -122,6 +122,26 @@ def test_the_inner_rows_of_a_gated_mlp_come_rounded() -> None:
     same(gated.reference(x, gate_up, True), plain)
 
 
+on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
+ATTENDED = [(5, 4, 2, 16, 20), (5, 4, 2, 24, 400)]  # rows, heads, key heads, width, columns: one split, and several
+ATTENDED_THERE = [(count, 16, *kv) for count in (1, 32, 256) for kv in ((8, 256, 1200), (2, 512, 2300))]
+
+
+@pytest.mark.parametrize("shape", [*ATTENDED, *(pytest.param(shape, marks=on_gpu) for shape in ATTENDED_THERE)])
+def test_the_rows_of_the_attention_come_rounded(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again with the same counters."""
+    count, heads, groups, width, columns = shape
+    q = rows(count, heads * width).view(count, heads, width)
+    keys, values = rows(2 * groups * columns, width).view(2, groups, columns, width)
+    spans = [[row, columns // 2, columns // 2 + row, columns] for row in range(count)]
+    given = q, keys, values, 1 << 62, torch.tensor(spans, dtype=torch.int32, device=HERE), None
+    plain = attention.launch(*given[:3], None, *given[3:])
+    same(attention.rounded_attention(*given), attention.attention(*given[:3], None, *given[3:]))
+    monkeypatch.setattr(attention, "fused", lambda *_, **__: True)
+    for _ in range(2):
+        same(attention.rounded_attention(*given), plain)
+
+
 @pytest.mark.parametrize("way", [fp8.reference_product, fp8.product])
 @pytest.mark.parametrize(("count", "width", "columns"), [(1, 16, 16), (5, 48, 96), (40, 80, 320)])
 def test_a_product_multiplies_codes_by_codes(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from caesura.kernels import attention, experts, fp8, tuned
+from caesura.kernels import attention, experts, fp8, gated, head, matmul, tuned
 from caesura.kernels.linear import Linear
 
 if torch.cuda.is_available():
@@ -20,6 +20,8 @@ if torch.cuda.is_available():
 
 UP = {"BLOCK_R": 32, "BLOCK_N": 16, "BLOCK_K": 16, "num_warps": 8, "num_stages": 2}
 DOWN = {**UP, "BLOCK_N": 32}
+SCAN = {"BLOCK_R": 32, "BLOCK_V": 64, "BLOCK_D": 16, "num_warps": 4, "num_stages": 3}
+MEAN = {**SCAN, "BLOCK_D": 32}
 ATTENTION = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_V": 16, "num_warps": 2, "num_stages": 3}
 ROWS, TOP_K = 6, 2
 
@@ -48,6 +50,10 @@ def entries() -> list[tuned.TunedEntry]:
         tuned.entry(experts.UP, up.shape, ROWS * TOP_K, of_up, UP),
         tuned.entry(experts.DOWN, down.shape, ROWS * TOP_K, of_down, DOWN),
         tuned.entry(attention.NAME, (4, 2, 32), ROWS, [x], ATTENTION),
+        tuned.entry(matmul.NAME, up[0].shape, ROWS, of_up, UP),
+        tuned.entry(gated.NAME, up[0].shape, ROWS, of_up, UP),
+        tuned.entry(head.SCAN, (300, 48), ROWS, [x], SCAN),
+        tuned.entry(head.MEAN, (300, 48), ROWS, [x], MEAN),
     ]
 
 
@@ -62,25 +68,40 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, int]]:
 
     def noted(self: Any, grid: Any) -> Any:
         def launch(*arguments: Any, **how: Any) -> Any:
-            found[self.fn.__name__] = {n: v for n, v in how.items() if n in {*UP, *ATTENTION}}
+            found[self.fn.__name__] = {n: v for n, v in how.items() if n in FORMULAS.get(self.fn.__name__, ())}
             return get(self, grid)(*arguments, **how)
 
         return launch
 
     given, both = work()
+    x, one = given[0], both[0][0]
+    embed, none = torch.randn(300, 48) / 8, torch.zeros(ROWS, dtype=torch.int64)
+    of, asked = head.Head(embed, embed, 30.0), head.Rows(x, torch.ones(ROWS), torch.zeros(1, 300), none, none == 0)
     q, kv = torch.randn(ROWS, 4, 32), torch.randn(2, 2, 40, 32)
     with monkeypatch.context() as patch:
         patch.setattr(kernel, "__getitem__", noted)
         torch.testing.assert_close(experts.launch(*given, *both), experts.reference(*given, *both))
         torch.testing.assert_close(attention.launch(q, *kv, None, 1), attention.reference(q, *kv, None, 1))
-    return {name: found[name] for name in ("_up", "_down", "_attend")}
+        torch.testing.assert_close(matmul.launch(x, one), one.reference(x))
+        torch.testing.assert_close(gated.launch_product(x, one, "gelu"), gated.reference(x, one))
+        seen, plain = head.launch(of, asked), head.reference(of, asked)
+        torch.testing.assert_close((seen.entropy, seen.soft), (plain.entropy, plain.soft), atol=1e-5, rtol=1e-4)
+        drawn = head.launch_draw(of, asked, seen, torch.linspace(0, 0.99, ROWS), asked.open)
+        right = head.reference_draw(of, asked, plain, torch.linspace(0, 0.99, ROWS), asked.open)
+        assert torch.equal(drawn, right), "whatever the width of a tile"
+    return {name: found[name] for name in FORMULAS}
 
 
 FORMULAS = {
     "_up": {"BLOCK_R": 16, "BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 2, "num_stages": 4},
     "_down": {"BLOCK_R": 16, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 2, "num_stages": 4},
     "_attend": {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_V": 32, "num_warps": 4, "num_stages": 2},
+    "_multiply": {"BLOCK_R": 16, "BLOCK_N": 64, "BLOCK_K": 64, "num_warps": 2, "num_stages": 4},
+    "_gate_up": {"BLOCK_R": 16, "BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 2, "num_stages": 4},
+    "_scan": {"BLOCK_R": 16, "BLOCK_V": 256, "BLOCK_D": 64, "num_warps": 8, "num_stages": 2},
+    "_mean": {"BLOCK_R": 16, "BLOCK_V": 32, "BLOCK_D": 128, "num_warps": 8, "num_stages": 3},
 }
+OWN = dict(zip(FORMULAS, (UP, DOWN, ATTENTION, UP, UP, SCAN, MEAN), strict=True))
 
 
 def test_without_a_table_launchers_take_their_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +110,7 @@ def test_without_a_table_launchers_take_their_own(folder: Path, monkeypatch: pyt
 
 def test_a_table_is_used_and_changes_no_result(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(folder, tuned.document("cpu", entries()))
-    assert launched(monkeypatch) == {"_up": UP, "_down": DOWN, "_attend": ATTENTION}
+    assert launched(monkeypatch) == OWN
 
 
 def test_an_entry_holds_for_its_rows_down_to_half_of_them_for_its_shape_and_dtypes(folder: Path) -> None:
