@@ -52,7 +52,7 @@ class Language:
 
     `quotes` are the marks of strings, `prefixes` the letters that may precede one. Strings with a mark in `spanning`
     continue over line ends. `interpolations` begin code in a string; after a prefix in `formats`, a plain "{" does.
-    `dollars`: "$1" is code, not a placeholder. `prose`: most of the text is natural language.
+    `dollars`: "${1:x}" is code, not a placeholder. `prose`: most of the text is natural language.
 
     `definitions` is a multi-line pattern; the last group that matched is the defined name. It finds only variables that
     other files may use. Languages of the same `kin` use each other's definitions. `imports` maps a text and its file's

@@ -56,7 +56,7 @@ def fill(options: argparse.Namespace) -> None:
     job = asked.job(job_options(options), "fill")
     with _watching(source, start, end, stderr=options.json) if options.watch else nullcontext(_unseen) as show:
         done, model = asyncio.run(_run(options, job, show))
-    task = _task(source.text, name, [(start, end)])
+    task = fill_task(source.text, name, [(start, end)])
     found = filled(*next((one for one in asked.proposals(done) if task.sound((one[0],))), ("", done.holes[0])))
     shown = kept(found, options)
     if options.write and shown.text:
@@ -91,13 +91,13 @@ def holes(options: argparse.Namespace) -> None:
     """
     source = SourceFile.read(options.file, anyway=options.anyway, write=options.write)
     name = language("", options.file).id
-    spans = markers(source.text, (), name, options.marker)
+    spans = markers(source.text, (), options.marker)
     most = wire.MAX_HOLES
     if not spans:
         raise CommandFailed(f"{options.file} has no marker {options.marker}.")
     if len(spans) > most:
         raise CommandFailed(f"{options.file} has {len(spans)} markers; {most} can be filled together.")
-    task = _task(source.text, name, spans)
+    task = fill_task(source.text, name, spans)
     text, group = _group(task)
     around, segments = laid_out(text, group)
     done, model = asyncio.run(_run(options, infill(around, segments, job_options(options), "fill"), _unseen))
@@ -114,7 +114,7 @@ def holes(options: argparse.Namespace) -> None:
     _tell(options, [_place(source, start) for start, _ in spans], found, done)
 
 
-def _task(text: str, name: str, spans: Sequence[Span]) -> Task:
+def fill_task(text: str, name: str, spans: Sequence[Span]) -> Task:
     """The task as an editor makes it for a fill that the user asks for: nobody types on at the end of the fill."""
     return Task(text, name, tuple(Gap(*span) for span in spans), repair.parsed(text, name))
 
