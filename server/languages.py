@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
@@ -345,17 +345,27 @@ def grammar(row: Language) -> tree_sitter.Language | None:
 def query(row: Language, *without: str) -> tree_sitter.Query | None:
     """The query that finds a language's names, `without` some captures, loaded on first use. None if the row has no
     `names`, or the grammar is missing or has other nodes."""
-    known = grammar(row)
-    if row.names is None or known is None:
+    found = _query(row, row.names.queries) if row.names else None
+    if found:
+        for capture in without:
+            found.disable_capture(capture)
+    return found
+
+
+@cache
+def members_query(row: Language) -> tree_sitter.Query | None:
+    """The query that finds a language's members; None as for `query`."""
+    return _query(row, row.names.members.queries) if row.names and row.names.members else None
+
+
+def _query(row: Language, names: Sequence[str]) -> tree_sitter.Query | None:
+    known, folder = grammar(row), Path(__file__).with_name("queries")
+    if known is None:
         return None
-    folder = Path(__file__).with_name("queries")
     try:
-        found = tree_sitter.Query(known, "\n".join((folder / f"{n}.scm").read_text("utf-8") for n in row.names.queries))
+        return tree_sitter.Query(known, "\n".join((folder / f"{name}.scm").read_text("utf-8") for name in names))
     except tree_sitter.QueryError:
         return None
-    for capture in without:
-        found.disable_capture(capture)
-    return found
 
 
 def _bundled(name: str) -> tree_sitter.Language | None:

@@ -1,4 +1,4 @@
-"""What a person gets who has the placeholders of a snippet filled; and nobody else, since `$1` is code in other files."""
+"""What a person gets who has the placeholders of a snippet filled. In other files `$1` is code, and stays."""
 
 import pytest
 
