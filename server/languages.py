@@ -282,7 +282,7 @@ _TABLE = (
     Language("perl", None, "perl", "#", ("{",), dollars=True, extensions=(".pl", ".pm")),
     _braced("php", None, "php", dollars=True, extensions=(".php",)),
     Language("r", None, "r", "#", ("{",), step="  ", extensions=(".r",)),
-    Language("restructuredtext", None, "rst", quotes="", extensions=(".rst",), aliases=("rst",)),
+    Language("restructuredtext", None, "rst", quotes="", prose=True, extensions=(".rst",), aliases=("rst",)),
     Language("ruby", None, "ruby", "#", ("do", "then", "else"), step="  ", extensions=(".rb",)),
     _braced("scala", None, "scala", step="  ", extensions=(".scala", ".sc")),
     Language("sql", None, "sql", "--", extensions=(".sql",)),

@@ -227,13 +227,17 @@ def test_a_body_that_is_only_begun_is_said(run: Run, source: Path) -> None:
     assert "begun, not finished" in run("holes", source).err
 
 
-def test_in_prose_an_unlikely_fill_is_withheld(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "a.md"
+@pytest.mark.parametrize("name", ["a.md", "a.rst"])
+def test_in_prose_an_unlikely_fill_is_withheld(run: Run, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
     path.write_text("doubt it, but the \n")
     ran = run("fill", path, "--at", "1:19", "--write")
     assert ran == Ran(1, "", "caesura: The fill is unsure (0.01), below 0.1, and withheld; --least 0 shows all.\n")
     assert path.read_text() == "doubt it, but the \n"
     assert run("fill", path, "--at", "1:19", "--least", "0").out == "answer\n"
+    path.write_text("doubt it, but the <FILL>\n")
+    assert run("holes", path).code == 1
+    assert run("holes", path, "--least", "0").code == 0
 
 
 def test_a_deadline_that_passes_is_said(run: Run, source: Path) -> None:

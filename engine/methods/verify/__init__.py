@@ -187,6 +187,8 @@ class Verifying:
     def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
         """The finished holes, the current one, and drafts of the rest."""
         search, left = self.search, len(self.canvas.holes) - self.hole
+        if self.unlikely:
+            return (*self.done, *[Fill("")] * left)
         scored = [shown(search, final=final)] if left and search.passes else []
         waiting = search.drafted and not final
         if len(scored) == left and not (left and waiting):
@@ -257,9 +259,10 @@ def draft(model: Model, searches: Sequence[Verifying]) -> None:
 
 def canvas_drafts(model: Model, job: Infill) -> bool:
     """True if the model's own canvas drafts: for several holes, whose drafts are shown until each hole's turn, and are
-    the answer at a deadline. For one hole it takes a quarter longer, and as many fills are right without."""
+    the answer at a deadline. For one hole it takes a quarter longer, and as many fills are right without. With `least`
+    an answer is wanted soon or not at all, and with grammars drafts take most of the time."""
     holes = sum(isinstance(segment, Hole) for segment in job.segments)
-    return model.noise is not None and job.effort == "full" and holes > 1
+    return model.noise is not None and job.effort == "full" and holes > 1 and not job.least
 
 
 def another_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:
