@@ -36,8 +36,6 @@ class ClassMembers:
         self._head, self._tail = source[:start], source[end:]
         self._tree = tree.copy() if tree else None
         self._rules = row.names.members if row.names and members_query(row) and len(source) <= MAX_SOURCE else None
-        if self._rules and re.search(self._rules.unseen.encode(), self._head + self._tail):
-            self._rules = None
         if self._tree:
             ends = _point(self._head), _point(source[:end])
             self._tree.edit(start, end, start, ends[0], ends[1], ends[0])
@@ -48,13 +46,20 @@ class ClassMembers:
     def known_lines(self, insert: str) -> str:
         """The lines of `insert` before the first that reads an invented member; all of it if there is none."""
         rules = self._rules
-        if rules is None or self._read_elsewhere.issuperset(re.findall(rules.reads, self._last_line() + insert)):
+        names = re.findall(rules.reads, self._last_line() + insert) if rules else ()
+        if rules is None or not names or self._hides or self._read_elsewhere.issuperset(names):
             return insert
         at = next(self._invented(rules, insert.encode()), None)
         if at is None:
             return insert
         kept = insert.encode()[: max(0, at - self._start)].decode(errors="ignore")
         return kept[: kept.rfind("\n") + 1].rstrip()
+
+    @cached_property
+    def _hides(self) -> bool:
+        """True if the file may have members that it does not show."""
+        assert self._rules is not None, "checked by the caller"
+        return re.search(self._rules.unseen.encode(), self._head + self._tail) is not None
 
     @cached_property
     def _read_elsewhere(self) -> frozenset[str]:
