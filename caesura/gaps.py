@@ -31,6 +31,7 @@ class JobOptions:
     prompt: str | None = None
     candidates: int = 1
     seed: int = 0
+    least: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def infill(
         sampler=options.sampler,
         prompt=options.prompt,
         seed=options.seed,
+        least=options.least,
         missing=around.missing_from(segments),
         schemas=schemas,
     )

@@ -43,6 +43,7 @@ Offset = Annotated[int, Meta(ge=0, le=16_384)]
 ServerSetting = Literal[
     "neighbours", "structured", "speculate", "warm", "inComments", "inStrings"
 ]  # settings of that name
+StopReason = Literal["complete", "deadline", "steps", "unlikely"]
 FailureCode = Literal["superseded", "cancelled", "expired", "invalid", "engine_lost", "unavailable"]
 Stages = Annotated[dict[Annotated[str, Meta(max_length=16, pattern=PRINTABLE)], Milliseconds], Meta(max_length=16)]
 
@@ -273,8 +274,8 @@ class Done(_Message, frozen=True, kw_only=True):
     """The answer. `alternatives` are further candidates, best first, each with one `Fill` per hole.
 
     `level` is the guarantee for holes with a grammar: `valid`, or to be `checked` by the client because the schema asks
-    for more than the grammar can express. `approximate`: some forwards reused keys and values for text far from the
-    holes."""
+    for more than the grammar can express. `stop` is "unlikely" if nothing is as likely as the job's `least`:
+    the text is a start at most. `approximate`: some forwards reused keys and values for text far from the holes."""
 
     job: Id
     seq: Natural
@@ -283,7 +284,7 @@ class Done(_Message, frozen=True, kw_only=True):
     steps: Natural
     tokens: Tokens
     timings: Timings
-    stop: Literal["complete", "deadline", "steps"]
+    stop: StopReason
     level: Literal["", "valid", "checked"] = ""
     approximate: bool = False
 

@@ -288,7 +288,7 @@ class Scheduler:
         filling = live.filling
         assert filling is not None
         if filling.finished:
-            return [self._finish(live, now, "steps" if filling.spent(live.steps) else "complete")]
+            return [self._finish(live, now, filling.stop(live.steps))]
         fills = filling.fills()
         if fills == live.sent:
             return []
@@ -298,7 +298,7 @@ class Scheduler:
         event = wire.Locked(job=live.job.job, seq=live.seq - 1, holes=fills, step=live.taken, of=filling.of)
         return [(live.peer, event)]
 
-    def _finish(self, live: Running, now: float, stop: Literal["complete", "deadline", "steps"]) -> Event:
+    def _finish(self, live: Running, now: float, stop: wire.StopReason) -> Event:
         assert live.filling is not None
         fills = live.filling.fills(final=True)
         if live.first_lock is None:

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
@@ -52,7 +52,7 @@ class Language:
 
     `quotes` are the marks of strings, `prefixes` the letters that may precede one. Strings with a mark in `spanning`
     continue over line ends. `interpolations` begin code in a string; after a prefix in `formats`, a plain "{" does.
-    `dollars`: "$1" is code, not a placeholder. `prose`: most of the text is natural language.
+    `dollars`: "${1:x}" is code, not a placeholder. `prose`: most of the text is natural language.
 
     `definitions` is a multi-line pattern; the last group that matched is the defined name. It finds only variables that
     other files may use. Languages of the same `kin` use each other's definitions. `imports` maps a text and its file's
@@ -282,7 +282,7 @@ _TABLE = (
     Language("perl", None, "perl", "#", ("{",), dollars=True, extensions=(".pl", ".pm")),
     _braced("php", None, "php", dollars=True, extensions=(".php",)),
     Language("r", None, "r", "#", ("{",), step="  ", extensions=(".r",)),
-    Language("restructuredtext", None, "rst", quotes="", extensions=(".rst",), aliases=("rst",)),
+    Language("restructuredtext", None, "rst", quotes="", prose=True, extensions=(".rst",), aliases=("rst",)),
     Language("ruby", None, "ruby", "#", ("do", "then", "else"), step="  ", extensions=(".rb",)),
     _braced("scala", None, "scala", step="  ", extensions=(".scala", ".sc")),
     Language("sql", None, "sql", "--", extensions=(".sql",)),
@@ -345,17 +345,27 @@ def grammar(row: Language) -> tree_sitter.Language | None:
 def query(row: Language, *without: str) -> tree_sitter.Query | None:
     """The query that finds a language's names, `without` some captures, loaded on first use. None if the row has no
     `names`, or the grammar is missing or has other nodes."""
-    known = grammar(row)
-    if row.names is None or known is None:
+    found = _query(row, row.names.queries) if row.names else None
+    if found:
+        for capture in without:
+            found.disable_capture(capture)
+    return found
+
+
+@cache
+def members_query(row: Language) -> tree_sitter.Query | None:
+    """The query that finds a language's members; None as for `query`."""
+    return _query(row, row.names.members.queries) if row.names and row.names.members else None
+
+
+def _query(row: Language, names: Sequence[str]) -> tree_sitter.Query | None:
+    known, folder = grammar(row), Path(__file__).with_name("queries")
+    if known is None:
         return None
-    folder = Path(__file__).with_name("queries")
     try:
-        found = tree_sitter.Query(known, "\n".join((folder / f"{n}.scm").read_text("utf-8") for n in row.names.queries))
+        return tree_sitter.Query(known, "\n".join((folder / f"{name}.scm").read_text("utf-8") for name in names))
     except tree_sitter.QueryError:
         return None
-    for capture in without:
-        found.disable_capture(capture)
-    return found
 
 
 def _bundled(name: str) -> tree_sitter.Language | None:

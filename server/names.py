@@ -2,7 +2,24 @@
 
 import builtins
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, eq=False)
+class MemberRules:
+    """`queries` are files in the folder of that name; together they are the query that answers/members.py describes.
+    `reads` finds the members that a text reads; a text that matches `unseen` may have members which it does not show.
+    `functions` are the nodes that have a receiver of their own. Every object has the `known` members. A base or a
+    decorator that matches `plain` adds none, and a base from `builtins` only those of that class."""
+
+    queries: tuple[str, ...]
+    reads: str
+    unseen: str
+    functions: str
+    known: str
+    plain: str
+    builtins: Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -12,7 +29,7 @@ class NameRules:
     A fill that binds NAME may begin with one of `starts`, and matches the RE2 `pattern` somewhere. A variable has a
     name of this `shape`, and none of the `known` words, which the language or its usual tools define. If a language
     `hoists`, a function, a type or an import holds in its whole scope, also before its own place. A text that matches
-    the RE2 `wildcard` imports names which it does not show."""
+    the RE2 `wildcard` imports names which it does not show. `members` says how a class binds its members."""
 
     queries: tuple[str, ...]
     starts: tuple[str, ...]
@@ -21,11 +38,22 @@ class NameRules:
     shape: str = r"[a-z]\w*"
     hoists: bool = True
     wildcard: str = ""
+    members: MemberRules | None = None
 
     def is_variable(self, name: str) -> bool:
         return name not in self.known.split() and re.fullmatch(self.shape, name) is not None
 
 
+_PYTHON_MEMBERS = MemberRules(
+    ("members_python",),
+    r"\bself\.(\w+)",
+    r"\b(?:setattr|vars|locals|__getattr\w*|__setattr__|__dict__)\b",
+    "function_definition",
+    " ".join([*dir(object), "__dict__", "__name__", "__qualname__", "mro"]),
+    r"object|(?:abc\.)?ABC|(?:typing\.)?Generic\[.*\]|metaclass\s*=\s*(?:abc\.)?ABCMeta"
+    r"|@(?:dataclasses\.)?dataclass(?:\(.*\))?|@(?:typing\.)?final|@(?:functools\.)?total_ordering",
+    {name: " ".join(dir(each)) for name, each in vars(builtins).items() if isinstance(each, type)},
+)
 PYTHON = NameRules(
     ("python",),
     ("NAME =",),
@@ -37,6 +65,7 @@ PYTHON = NameRules(
     shape=r"(?!_$)[^\W\d]\w*(?<!__)",
     hoists=False,
     wildcard=r"(?m)^[ \t]*from\s[^\n#]*\simport\s*\(?\s*\*",
+    members=_PYTHON_MEMBERS,
 )
 _ECMA_KNOWN = """
 AbortController AbortSignal Array ArrayBuffer BigInt Blob Boolean Buffer DOMException Date Error Event EventTarget
@@ -59,9 +88,21 @@ _ECMA = (  # a name may begin or end with `$`, where `\b` does not hold
     _ECMA_KNOWN,
     r"(?![A-Z_\d]+$|[$_]+$)[\w$]+",
 )
-JAVASCRIPT = NameRules(("ecma", "javascript", "jsx"), *_ECMA)
-TYPESCRIPT = NameRules(("ecma", "typescript"), *_ECMA)
-TSX = NameRules(("ecma", "typescript", "jsx"), *_ECMA)
+_ECMA_MEMBERS = MemberRules(
+    (),
+    r"\bthis\s*\??\.\s*(#?[\w$]+)",
+    r"\bObject\s*\.\s*(?:assign|define)|\bReflect\b|\bProxy\b|\bprototype\b|\b[mM]ixins?\b|\bthis\s*\[",
+    "function_declaration function_expression generator_function generator_function_declaration method_definition "
+    "class_static_block field_definition public_field_definition",
+    "constructor hasOwnProperty isPrototypeOf propertyIsEnumerable toLocaleString toString valueOf __proto__",
+    r"(?!)",
+    {},
+)
+_JAVASCRIPT_MEMBERS = replace(_ECMA_MEMBERS, queries=("members_ecma", "members_javascript"))
+_TYPESCRIPT_MEMBERS = replace(_ECMA_MEMBERS, queries=("members_ecma", "members_typescript"))
+JAVASCRIPT = NameRules(("ecma", "javascript", "jsx"), *_ECMA, members=_JAVASCRIPT_MEMBERS)
+TYPESCRIPT = NameRules(("ecma", "typescript"), *_ECMA, members=_TYPESCRIPT_MEMBERS)
+TSX = NameRules(("ecma", "typescript", "jsx"), *_ECMA, members=_TYPESCRIPT_MEMBERS)
 GO = NameRules(
     ("go",),
     ("NAME :=",),

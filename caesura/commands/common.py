@@ -23,12 +23,14 @@ from caesura.client.shared import Engine
 from caesura.commands import CommandFailed, Unsure, draft
 from caesura.gaps import JobOptions
 from caesura.server.context.schema_files import SchemaFiles
+from caesura.server.fills.structured import LEAST
+from caesura.server.languages import language
 from caesura.server.options import Options
 
 START_S = 3600.0  # more than any load: the engine ends one that shows no progress for minutes
 PATIENCE_S = 2.0  # without an engine; then the command says how far its start is
 STARTS = "starting the engine"
-LIKELY, SURE = 0.3, 0.9  # the least probability of each word
+GUESS, LIKELY, SURE = 0.2, 0.7, 0.9  # a guess is below the first; the others are the least of each word
 
 
 def schema_files(file: Path) -> SchemaFiles:
@@ -104,10 +106,11 @@ def print_json(value: object) -> None:
 
 @dataclass(frozen=True)
 class Filled:
-    """The text that is inserted in a hole, and its probability."""
+    """The text that is inserted in a hole, and its probability. `begun`: a body that is not finished."""
 
     text: str
     chance: float
+    begun: bool = False
 
     def __str__(self) -> str:
         return f"{self.word} ({int(self.chance * 100 + 1e-9) / 100:.2f})"  # never rounded up to the next word
@@ -129,27 +132,35 @@ def filled(text: str, fill: wire.Fill) -> Filled:
 
 
 def least(options: argparse.Namespace) -> float:
-    """The lowest probability of a fill that is shown."""
+    """The lowest probability of a fill of the file that is shown."""
     if options.least is not None:
         return float(options.least)
-    return LIKELY if options.strict else 0.0
+    if options.strict:
+        return LIKELY
+    return LEAST if language("", options.file).prose else 0.0
 
 
-def kept(filled: Filled, options: argparse.Namespace) -> Filled:
+def kept(filled: Filled, done: wire.Done, options: argparse.Namespace) -> Filled:
     """The fill, without its text if it is too unlikely."""
-    return filled if filled.chance >= least(options) else replace(filled, text="")
+    likely = filled.chance >= least(options) and done.stop != "unlikely"
+    return filled if likely else replace(filled, text="", chance=min(filled.chance, least(options)))
 
 
-def withheld(what: str, options: argparse.Namespace) -> CommandFailed:
+def withheld(what: str, done: wire.Done, options: argparse.Namespace) -> CommandFailed:
     """The error that a fill is withheld; `what` begins the sentence."""
-    kind = Unsure if options.strict else CommandFailed
-    return kind(f"{what}, below {least(options):g}, and withheld; --least 0 shows all.")
+    kind, bar = Unsure if options.strict else CommandFailed, f"{least(options):g}"
+    if done.stop == "unlikely":
+        return kind(f"Nothing that the model proposes here is as likely as {bar}; --least 0 shows its best guess.")
+    return kind(f"{what}, below {bar}, and withheld; --least 0 shows all.")
 
 
 def remarks(shown: Sequence[Filled], done: wire.Done) -> str:
     """The remarks after the words of the fills shown."""
-    unsure = "; check it before you use it" if any(one.word == "unsure" for one in shown) else ""
-    return unsure + ("; the deadline cut it short" if done.stop == "deadline" else "")
+    guess = "this is a guess, " if any(one.chance < GUESS for one in shown) else ""
+    told = [f"{guess}check it before you use it"] if any(one.word == "unsure" for one in shown) else []
+    told += ["the body is begun, not finished"] if any(one.begun for one in shown) else []
+    told += ["the deadline cut it short"] if done.stop == "deadline" else []
+    return "".join(f"; {one}" for one in told)
 
 
 def nothing(done: wire.Done, options: argparse.Namespace) -> str:
@@ -166,7 +177,10 @@ def report(filled: Sequence[Filled], done: wire.Done, model: str) -> dict[str, o
     """The report of `--json` next to the text: the fill of each hole, its certainty, and how it was made."""
     weakest = min(filled, key=lambda one: one.chance)
     return {
-        "holes": [{"text": one.text, "confidence": one.chance, "word": one.word} for one in filled],
+        "holes": [
+            {"text": one.text, "confidence": one.chance, "word": one.word} | ({"begun": True} if one.begun else {})
+            for one in filled
+        ],
         "steps": done.steps,
         "tokens": msgspec.to_builtins(done.tokens),
         "timings": msgspec.to_builtins(done.timings),

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from caesura import wire
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed
-from caesura.commands.common import Filled, filled, kept, print_json, remarks, report, schema_files, shared, withheld
+from caesura.commands.common import Filled, filled, least, print_json, remarks, report, schema_files, shared, withheld
 from caesura.server.fills.history import LastFills
 from caesura.server.fills.result import FillResult, Level
-from caesura.server.fills.structured import Find, StructuredEdits, choose, finder
+from caesura.server.fills.structured import Find, StructuredEdits, Unlikely, choose, finder
 from caesura.server.fills.task import NoFill
 from caesura.server.languages import language
 from caesura.server.options import Settings
@@ -41,22 +41,25 @@ def edit(options: argparse.Namespace) -> None:
         result, done, model = asyncio.run(_run(options, document, span, find))
     except (NoFill, NoOffer) as error:
         raise CommandFailed(str(error)) from error
-    [(start, end, text)] = result.edits
-    found = _filled(offer, text, done)
-    shown = kept(found, options)
-    if options.write and shown.text:
-        source.write(result.edits)
+    level: Level = ""
+    if isinstance(result, Unlikely):
+        found, start, end, note = Filled("", result.chance), offer.start, offer.end, ""
+    else:
+        [(start, end, text)], level, note = result.edits, result.level, result.note
+        found = _filled(offer, text, done)
+    if options.write and found.text:
+        source.write([(start, end, found.text)])
     if options.json:
-        what = {"offer": offer.title, "start": start, "end": end, "level": result.level, "note": result.note}
-        print_json({"text": shown.text, **what, **report([shown], done, model)})
-    if not shown.text:
-        raise withheld(f"The edit is {found}", options)
+        what = {"offer": offer.title, "start": start, "end": end, "level": level, "note": note}
+        print_json({"text": found.text, **what, **report([found], done, model)})
+    if not found.text:
+        raise withheld(f"The edit is {found}", done, options)
     if options.json:
         return
     if not options.write:
-        print(text)
-    told = f"{_guaranteed(offer, result.level)} Its values are the model's guess: {found}{remarks([found], done)}."
-    print(" ".join(["caesura:", told, result.note]).strip(), file=sys.stderr)
+        print(found.text)
+    told = f"{_guaranteed(offer, level)} Its values are the model's guess: {found}{remarks([found], done)}."
+    print(" ".join(["caesura:", told, note]).strip(), file=sys.stderr)
 
 
 def _filled(offer: Offer, text: str, done: wire.Done) -> Filled:
@@ -107,12 +110,18 @@ class _Asked:
 
 async def _run(
     options: argparse.Namespace, document: Document, span: Span, find: Find
-) -> tuple[FillResult, wire.Done, str]:
+) -> tuple[FillResult | Unlikely, wire.Done, str]:
+    """The result, or why it is withheld; the last answer, and the model that gave it."""
+    result: object = None
     async with shared(options) as (engine, welcome):
         asked = _Asked(engine, options)
-        structured = StructuredEdits(asked, Settings(), LastFills(), deadline_s=options.deadline_ms / 1000)
-        async with aclosing(structured.edit(document, [span], find, options.offer)) as events:
-            *_, result = [event async for event in events]
-        assert isinstance(result, FillResult)
+        deadline_s = options.deadline_ms / 1000
+        structured = StructuredEdits(asked, Settings(), LastFills(), deadline_s=deadline_s, least=least(options))
+        try:
+            async with aclosing(structured.edit(document, [span], find, options.offer)) as events:
+                *_, result = [event async for event in events]
+        except Unlikely as unlikely:
+            result = unlikely
+        assert isinstance(result, FillResult | Unlikely)
         assert asked.done
         return result, asked.done, welcome.model

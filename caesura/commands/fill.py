@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from caesura.commands.common import (
 )
 from caesura.gaps import TextGap, at_cursor, gap, infill
 from caesura.schema.dialects import SchemaError
+from caesura.server.answers.begun import is_begun
 from caesura.server.context.context import context, hole
 from caesura.server.fills.fills import HoleBatch, finished, laid_out
 from caesura.server.fills.history import FillHistory
@@ -53,20 +55,22 @@ def fill(options: argparse.Namespace) -> None:
     start, end = source.span(options.at, options.to)
     name = language("", options.file).id
     asked = gap(source.text, start, end, name) if start != end else _at_cursor(options.file, source.text, start, name)
-    job = asked.job(job_options(options), "fill")
+    unlikely = least(options) if language(name).prose else 0.0  # in code the end of a line may be as unlikely
+    job = asked.job(replace(job_options(options), least=unlikely), "fill")
     with _watching(source, start, end, stderr=options.json) if options.watch else nullcontext(_unseen) as show:
         done, model = asyncio.run(_run(options, job, show))
-    task = _task(source.text, name, [(start, end)])
-    found = filled(*next((one for one in asked.proposals(done) if task.sound((one[0],))), ("", done.holes[0])))
-    shown = kept(found, options)
+    task = fill_task(source.text, name, [(start, end)])
+    best = filled(*next((one for one in asked.proposals(done) if task.sound((one[0],))), ("", done.holes[0])))
+    [found] = _judged(task, [best])
+    shown = kept(found, done, options)
     if options.write and shown.text:
         source.write([(start, end, shown.text)])
     if options.json:
         print_json({"text": shown.text, **report([shown], done, model)})
-    if not found.text:
+    if not found.text and done.stop != "unlikely":
         raise CommandFailed(f"{nothing(done, options)}{'; nothing was written' if options.write else ''}.")
     if not shown.text:
-        raise withheld(f"The fill is {found}", options)
+        raise withheld(f"The fill is {found}", done, options)
     if not options.json:
         if not options.write:
             print(shown.text)
@@ -91,18 +95,18 @@ def holes(options: argparse.Namespace) -> None:
     """
     source = SourceFile.read(options.file, anyway=options.anyway, write=options.write)
     name = language("", options.file).id
-    spans = markers(source.text, (), name, options.marker)
+    spans = markers(source.text, (), options.marker)
     most = wire.MAX_HOLES
     if not spans:
         raise CommandFailed(f"{options.file} has no marker {options.marker}.")
     if len(spans) > most:
         raise CommandFailed(f"{options.file} has {len(spans)} markers; {most} can be filled together.")
-    task = _task(source.text, name, spans)
+    task = fill_task(source.text, name, spans)
     text, group = _group(task)
     around, segments = laid_out(text, group)
     done, model = asyncio.run(_run(options, infill(around, segments, job_options(options), "fill"), _unseen))
-    found = _sound(task, text, group, done)
-    shown = [kept(one, options) for one in found]
+    found = _judged(task, _sound(task, text, group, done))
+    shown = [kept(one, done, options) for one in found]
     edits = [(*span, one.text) for span, one in zip(spans, shown, strict=True) if one.text]
     if options.write and edits:
         source.write(edits)
@@ -114,7 +118,7 @@ def holes(options: argparse.Namespace) -> None:
     _tell(options, [_place(source, start) for start, _ in spans], found, done)
 
 
-def _task(text: str, name: str, spans: Sequence[Span]) -> Task:
+def fill_task(text: str, name: str, spans: Sequence[Span]) -> Task:
     """The task as an editor makes it for a fill that the user asks for: nobody types on at the end of the fill."""
     return Task(text, name, tuple(Gap(*span) for span in spans), repair.parsed(text, name))
 
@@ -143,6 +147,13 @@ def _sound(task: Task, text: str, group: HoleBatch, done: wire.Done) -> list[Fil
     return list(map(filled, taken, made_of[taken]))
 
 
+def _judged(task: Task, found: Sequence[Filled]) -> list[Filled]:
+    """The fills, each with whether it only begins a body."""
+    text, spans = task.put([one.text for one in found])
+    tree = task.parsed(text)
+    return [replace(one, begun=is_begun(tree, text, *span)) for one, span in zip(found, spans, strict=True)]
+
+
 def _place(source: SourceFile, offset: int) -> str:
     line, column = source.position(offset)
     return f"{line}:{column}"
@@ -150,10 +161,10 @@ def _place(source: SourceFile, offset: int) -> str:
 
 def _tell(options: argparse.Namespace, places: list[str], found: list[Filled], done: wire.Done) -> None:
     """Say how sure each fill is and which markers are kept. Raises CommandFailed if all are kept."""
-    shown = {place: one for place, one in zip(places, found, strict=True) if kept(one, options).text}
+    shown = {place: one for place, one in zip(places, found, strict=True) if kept(one, done, options).text}
     unsure = {place: one for place, one in zip(places, found, strict=True) if one.text and place not in shown}
     if not shown and unsure:
-        raise withheld(f"The fills are {_list(unsure)}", options)
+        raise withheld(f"The fills are {_list(unsure)}", done, options)
     if not shown:
         raise CommandFailed(f"{nothing(done, options)}; all markers are kept.")
     if not options.json:

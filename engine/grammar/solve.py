@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from caesura.engine.grammar.automaton import Configuration
-from caesura.engine.grammar.tokens import Ints, Walker, doubled, spread
+from caesura.engine.grammar.tokens import Ints, Walker, distinct, doubled, spread
 
 Floats = NDArray[np.float32]
 GrammarState = tuple[int, ...]  # the numbers of all possible configurations, ascending
@@ -95,14 +95,14 @@ class Graph:
     def after(self, state: GrammarState, token: int) -> GrammarState:
         """The state after one more token."""
         _, sets, targets = self.edges(np.array(state, np.int64))
-        return tuple(np.unique(targets[self.holds(sets, token)]).tolist()) if len(sets) else ()
+        return tuple(distinct(targets[self.holds(sets, token)]).tolist()) if len(sets) else ()
 
     def tokens(self, state: GrammarState, leads: Callable[[int], bool]) -> Ints:
         """All tokens that may come next, if their configuration `leads` to an end."""
         _, sets, targets = self.edges(np.array(state, np.int64))
-        good = [number for number in np.unique(targets).tolist() if leads(number)]
-        found = [self.walker.sets[number] for number in np.unique(sets[np.isin(targets, good)]).tolist()]
-        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+        good = [number for number in distinct(targets).tolist() if leads(number)]
+        found = [self.walker.sets[number] for number in distinct(sets[np.isin(targets, good)]).tolist()]
+        return distinct(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
     def ends(self, number: int) -> bool:
         """True if the hole may end here."""
@@ -129,7 +129,7 @@ class Gains:
             more = 2 * len(self._sets) - len(self._have)
             self._known = np.concatenate((self._known, np.zeros((more, self._known.shape[1]), np.float32)))
             self._have = np.concatenate((self._have, np.zeros(more, bool)))
-        missing = np.unique(sets[~self._have[sets]])
+        missing = distinct(sets[~self._have[sets]])
         if len(missing):
             best = [self._greatest(number) for number in missing.tolist()]
             self._known[missing] = torch.stack(best).cpu().numpy()
@@ -137,7 +137,7 @@ class Gains:
         gains: Floats = self._known[sets, slot]
         if banned := self.banned.get(slot):
             lost = self.logp[slot, torch.tensor(sorted(banned))].cpu().numpy()
-            for number in np.unique(sets[np.isin(gains, lost)]).tolist():  # the best token of all others is not banned
+            for number in distinct(sets[np.isin(gains, lost)]).tolist():  # the best token of all others is not banned
                 gains[sets == number] = self._allowed(slot, number, len(banned))
         return gains
 

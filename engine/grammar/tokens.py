@@ -121,7 +121,7 @@ class Walker:
             ends_at.append(rows[complete])
         tokens, rows = np.concatenate(ended), np.concatenate(ends_at)
         ends = [(*self._named[row], self._set(tokens[rows == row])) for row in set(rows.tolist())]
-        return Walk(tuple(ends), self._frontier(np.unique(np.concatenate(left))) if left else None)
+        return Walk(tuple(ends), self._frontier(distinct(np.concatenate(left))) if left else None)
 
     def _step(self, rows: Ints, byte: Ints) -> Ints:
         if not self._made[rows].all():
@@ -181,7 +181,7 @@ class Walker:
         return number
 
     def _set(self, tokens: Ints) -> int:
-        tokens = np.unique(tokens)
+        tokens = distinct(tokens)
         key = tokens.tobytes()
         if key not in self._numbers:
             self._numbers[key] = len(self.sets)
@@ -199,6 +199,12 @@ class Walker:
 def _bytes(mask: int) -> Ints:
     """The bytes of a mask, ascending."""
     return np.array([byte for byte in range(256) if mask >> byte & 1], np.int64)
+
+
+def distinct(values: Ints) -> Ints:
+    """The values in ascending order, each once: `np.unique` of numpy 2.3 and later takes 3 to 30 times as long."""
+    ordered = np.sort(values)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 def doubled(column: NDArray[Any]) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.models import Model
-from caesura.wire import Fill, Infill, Tokens
+from caesura.wire import Fill, Infill, StopReason, Tokens
 
 
 class Filling(Protocol):
@@ -45,8 +45,8 @@ class Filling(Protocol):
     def rows(self) -> int:
         """Rows that its canvases have in the next forward."""
 
-    def spent(self, steps: int) -> bool:
-        """True if the shown canvas may take no more than `steps`."""
+    def stop(self, steps: int) -> StopReason:
+        """Why it is finished, after so many steps of the shown canvas."""
 
     def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
         """The holes as they are now, or as the final answer."""

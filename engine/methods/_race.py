@@ -14,7 +14,7 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.methods import shown
 from caesura.engine.models import Model
-from caesura.wire import Fill, Impossible, Infill, Tokens
+from caesura.wire import Fill, Impossible, Infill, StopReason, Tokens
 
 UNKNOWN = 8  # slots of a hole without a draft, next to one with a draft
 SPELLED = 2  # tokens of a healed start, above which they are added to the lengths
@@ -111,8 +111,8 @@ class Race:
             for work in self.works:
                 work.release()
 
-    def spent(self, steps: int) -> bool:
-        return steps >= self.works[0].of
+    def stop(self, steps: int) -> StopReason:
+        return "steps" if steps >= self.works[0].of else "complete"
 
     def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
         return shown(self.works[0].canvas, final=final)

@@ -25,7 +25,7 @@ from caesura.engine.models import Model
 from caesura.engine.noise import Absorbing
 from caesura.engine.samplers import CanvasSampler, Decision, Reading, Scores, statistics
 from caesura.engine.samplers import begin as begin_sampler
-from caesura.wire import Fill, Infill, Tokens
+from caesura.wire import Fill, Infill, StopReason, Tokens
 
 STEPS = 48  # most steps of a canvas
 TRIAL = 1  # steps of every length
@@ -66,8 +66,8 @@ class Denoising(Runner[CanvasSampler]):
     def decide(self, model: Model, logits: Tensor) -> None:
         decide(model, self, logits)
 
-    def spent(self, steps: int) -> bool:
-        return steps >= self.of
+    def stop(self, steps: int) -> StopReason:
+        return "steps" if steps >= self.of else "complete"
 
     def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
         return shown(self.canvas, final=final)

@@ -20,7 +20,7 @@ from caesura.engine.methods.absorbing import Denoising
 from caesura.engine.methods.absorbing import refusal as refusal
 from caesura.engine.models import Model
 from caesura.engine.samplers import begin as begin_sampler
-from caesura.wire import Impossible, Infill
+from caesura.wire import Impossible, Infill, StopReason
 
 WIDTH = 4  # most canvases of a forward: the present one, and guesses of the next steps
 ONE = "top_k"  # accepts one slot a step if there are as many steps as slots
@@ -54,9 +54,9 @@ class Guessing(Denoising):
     def rows(self) -> int:
         return self.width * self.canvas.rows
 
-    def spent(self, steps: int) -> bool:
+    def stop(self, steps: int) -> StopReason:
         """By its own steps: a forward takes several."""
-        return self.step >= self.of
+        return "steps" if self.step >= self.of else "complete"
 
     def take(self, model: Model, known: dict[Hashable, Tensor]) -> None:
         """Take steps as long as the logits of the canvas are `known`."""

@@ -19,7 +19,8 @@ _ANNOUNCEMENT = re.compile(
     r"\s*(?:(?:Completion|Answer|Output|Response|Code)\s*:|Here(?:'s| is| are)\b[^\n]*:)[ \t]*\n", re.IGNORECASE
 )
 _LABEL = r"(?:(?:Path|File|Filename)\s*:|Compare this snippet from)"  # the label of another file, in a comment
-_PLACEHOLDER = re.compile(r"\$\{\d+(?::([^{}$\n]*))?\}|\$0\s*\Z")  # a placeholder of a snippet
+_PLACEHOLDER = re.compile(r"\$\{\d+:([^{}$\n]*)\}")  # of a snippet; alone, `$0` and `${1}` are code
+_LAST_STOP = re.compile(r"\$0\s*\Z")
 _LAST_BREAK = re.compile(r".*(\r\n|\r|(?<!\r)\n)", re.DOTALL)
 _FIRST_BREAK = re.compile(r"(\r\n|\r|\n)")
 _ENDS = re.compile(r"(?<=[\w)\]}\"'`;])(?!\w)")  # possible ends of words, brackets, strings and statements
@@ -118,7 +119,8 @@ def _without_leaks(text: str, context: Context, row: Language) -> str:
     while (found := _SENTINEL.search(text)) and found[0] not in around:
         text = text[: found.start()] if text[: found.start()].strip() else text[found.end() :]
     if not row.dollars and "${" not in context.prefix[-NEAR:]:
-        text = _PLACEHOLDER.sub(lambda placeholder: placeholder[1] or "", text)
+        plain = _PLACEHOLDER.sub(r"\1", text)
+        text = _LAST_STOP.sub("", plain) if plain != text else text
     if not (row.comment or row.openers) or context.scope in ("string", "comment"):
         return text  # prose may contain fences and announcements
     if found := _ANNOUNCEMENT.match(text):

@@ -1,4 +1,5 @@
-"""The syntax gate: it cuts an insertion to the start that adds no syntax error to the text. Pure."""
+"""The syntax gate: it cuts an insertion to the start that adds no syntax error to the text, and invents no member of a
+class (members.py). Pure."""
 
 from bisect import bisect_right
 from functools import cache
@@ -6,6 +7,7 @@ from functools import cache
 import tree_sitter
 
 from caesura.server.answers.finish import INSIDE, ends
+from caesura.server.answers.members import ClassMembers
 from caesura.server.context.context import NEAR, Context, line_after, line_before
 from caesura.server.languages import Language, grammar, language
 from caesura.server.text.lexer import PARTNER, Scan
@@ -29,20 +31,23 @@ class SyntaxGate:
         self._tree = tree.copy() if tree else None  # the document's own tree gets its later edits
         self._hole = text[start:end]
         self._window: ParseWindow | None = None
+        self._members: ClassMembers | None = None
 
     def __repr__(self) -> str:
         return f"<SyntaxGate {self._row.id} {self._start}:{self._end} {self._window}>"
 
     def sound(self, insert: str) -> bool:
-        """True if the text has no more errors with `insert` in the hole than before."""
+        """True if the text has no more errors with `insert` in the hole than before, and no invented member."""
         window = self._opened()
-        return window is None or self._no_worse(window, insert, self._errors_with(window, insert))
+        if window is None:
+            return True
+        return self._known(insert) == insert and self._no_worse(window, insert, self._errors_with(window, insert))
 
     def shortened(self, insert: str) -> str:
         """The best sound start of `insert`, or an empty string. A start that repairs a broken text precedes longer
         ones."""
         window = self._opened()
-        if window is None or not insert:
+        if window is None or not (insert := self._known(insert)):
             return insert
         errors = self._errors_with(window, insert)
         best = insert if self._no_worse(window, insert, errors) else ""
@@ -53,6 +58,12 @@ class SyntaxGate:
             if not best and self._no_worse(window, shorter, left):
                 best = shorter
         return best
+
+    def _known(self, insert: str) -> str:
+        """The lines of `insert` before the first that invents a member."""
+        if self._members is None:
+            self._members = ClassMembers(self._row, self._text.encode(), *self._bytes(), self._tree)
+        return self._members.known_lines(insert)
 
     def _no_worse(self, window: "ParseWindow", insert: str, errors: int) -> bool:
         """True if `insert` adds no errors and, in a broken text, leaves no more unpaired brackets and strings."""

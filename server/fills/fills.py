@@ -7,15 +7,19 @@ from contextlib import aclosing
 from dataclasses import replace
 from itertools import pairwise
 
+import re2
+
 from caesura import wire
 from caesura.client.backend import Infiller, job_id
 from caesura.server import suggest
 from caesura.server.answers.finish import finish
 from caesura.server.context.context import Context, context, hole
 from caesura.server.fills.history import FillHistory, LastFills, Turn
+from caesura.server.fills.placeholders import is_snippets, placeholders
 from caesura.server.fills.result import DEADLINE_MS, Events, FillResult, Progress, Surround, alone, or_else
 from caesura.server.fills.task import MARKER, Candidate, Gap, HoleIndex, NoFill, Task, markers, trimmed
 from caesura.server.options import Settings
+from caesura.server.structured.markdown.patterns import either
 from caesura.server.text import repair
 from caesura.server.text.document import Document, Span
 
@@ -48,15 +52,16 @@ class Fills:
         inner = [trimmed(document.text, *span) for span in spans]
         if any(end - start > MAX_SELECTION for start, end in inner):
             raise NoFill(f"The selection is longer than {MAX_SELECTION} characters; select less.")
-        return self._begin(document, inner)
+        return self._begin(document, [Gap(*span) for span in inner])
 
-    def holes(self, document: Document, spans: Sequence[Span] = (), marker: str = MARKER) -> Events:
-        """Fill every marker in the spans, or in the whole text if there are none; in spans without a marker, fill the
-        snippet placeholders."""
-        found = markers(document.text, spans, document.language, marker)
+    def holes(
+        self, document: Document, spans: Sequence[Span] = (), marker: str = MARKER, *, snippet: bool = False
+    ) -> Events:
+        """Fill every marker in the spans, or in the whole text if there are none; see `gaps_in`."""
+        found, note = gaps_in(document, spans, marker, snippet=snippet)
         if not found:
-            raise NoFill(f"There is no marker {marker} here; put one where something is missing.")
-        return self._begin(document, found)
+            raise NoFill(note or f"There is no marker {marker} here; put one where something is missing.")
+        return self._begin(document, found, note)
 
     def repair(self, document: Document, start: int, end: int) -> Events:
         """Replace the smallest broken region around `start:end`, so that the text parses better."""
@@ -90,17 +95,17 @@ class Fills:
 
     # One fill
 
-    def _begin(self, document: Document, spans: Sequence[Span]) -> Events:
-        spans = sorted(spans)
-        if len(spans) > MOST_HOLES:
-            raise NoFill(f"There are {len(spans)} holes, and {MOST_HOLES} can be filled together; select fewer.")
-        if any(later[0] < span[1] for span, later in pairwise(spans)):
+    def _begin(self, document: Document, gaps: Sequence[Gap], note: str = "") -> Events:
+        gaps = sorted(gaps, key=lambda gap: (gap.start, gap.end))
+        if len(gaps) > MOST_HOLES:
+            raise NoFill(f"There are {len(gaps)} holes, and {MOST_HOLES} can be filled together; select fewer.")
+        if any(later.start < gap.end for gap, later in pairwise(gaps)):
             raise NoFill("The selections overlap.")
         text, language = document.text, document.language
-        task = Task(text, language, tuple(Gap(*span) for span in spans), repair.parsed(text, language))
+        task = Task(text, language, tuple(gaps), repair.parsed(text, language))
         history = FillHistory(job_id(), task)
         events = self._next(document, history, self._last.begin(document), tries=2)
-        return or_else(events, "The model proposes nothing that fits here; the text stays as it is.")
+        return or_else(events, "The model proposes nothing that fits here; the text stays as it is.", note)
 
     async def _next(self, document: Document, history: FillHistory, turn: Turn, *, tries: int) -> Events:
         """Yield the result for the best candidate not shown yet, or no FillResult if `tries` jobs find none."""
@@ -144,7 +149,7 @@ class Fills:
             version=document.version,
             edits=tuple((*span, text) for span, old, text in new if text != old),
             unfilled=tuple(span for span, text in zip(spans, candidate, strict=True) if not text and not removes),
-            holes=len(spans),
+            holes=len(spans) - sum(gap.like is not None for gap in history.task.gaps),
         )
 
     async def _denoise(
@@ -164,11 +169,11 @@ class Fills:
                     turn.check()
                     yield Progress(len(filled) + sum(not fill.open for fill in event.holes), count)
             assert isinstance(event, wire.Done)  # infill raises otherwise
-            choices = [finished(text, batch, fills) for fills in (event.holes, *event.alternatives)]
+            answers = [finished(text, batch, fills) for fills in (event.holes, *event.alternatives)]
             if len(batch) == count:
-                yield [task.candidate(choice) for choice in choices]
+                yield [task.candidate(answer) for answer in answers]
                 return
-            filled |= choices[0]
+            filled |= answers[0]
         yield [task.candidate(filled)]
 
     def _batch(self, task: Task, text: str, offsets: Mapping[HoleIndex, int]) -> HoleBatch:
@@ -179,6 +184,8 @@ class Fills:
         for index, at in offsets.items():
             around = suggest.context_of(text, at, at, options=options, language=task.language, tree=tree)
             around, asked = _enlarged(around, task.replaced(index), options.max_tokens)
+            if choices := task.choices(index):
+                asked = wire.Hole(asked.max_tokens, "span", wire.Pattern(either(choices)))
             size += asked.max_tokens + (len(text[end:at].encode()) if batch else 0)
             if batch and (size > MAX_CANVAS or len(batch) == wire.MAX_HOLES):
                 break
@@ -194,6 +201,17 @@ class Fills:
         draft = tuple(suggest.masked_draft(text, around) for text, around in replaced) if warm else None
         ask = suggest.Ask(history.id, "invoked", CANDIDATES, kind="fill", deadline_ms=DEADLINE_MS, seed=history.seed)
         return suggest.job(suggest.Site(around, segments, neighbours, draft), ask)
+
+
+def gaps_in(
+    document: Document, spans: Sequence[Span], marker: str = MARKER, *, snippet: bool = False
+) -> tuple[list[Gap], str]:
+    """The gaps for the markers in the spans, or in the whole text if there are none, and a sentence or an empty one. In
+    spans without a marker of a file of snippets, or with `snippet`, they are those of the placeholders."""
+    found = [Gap(*span) for span in markers(document.text, spans, marker)]
+    if found or not spans or not (snippet or is_snippets(document.uri)):
+        return found, ""
+    return placeholders(document.text, spans)
 
 
 def laid_out(text: str, batch: HoleBatch) -> tuple[Context, list[wire.Text | wire.Hole]]:
@@ -220,9 +238,11 @@ def finished(text: str, batch: HoleBatch, fills: Sequence[wire.Fill]) -> dict[Ho
     """The text to insert into each hole of `text`, fitted in after the fills before it."""
     done: dict[HoleIndex, str] = {}
     grown = 0
-    for (index, (at, around, _)), fill in zip(batch.items(), fills, strict=True):
+    for (index, (at, around, asked)), fill in zip(batch.items(), fills, strict=True):
         now = context(text, at + grown, at + grown, language=around.language)
         done[index] = finish(fill.text, replace(around, prefix=now.prefix, indent=now.indent))
+        if isinstance(asked.grammar, wire.Pattern):  # one of several choices, whole or not at all
+            done[index] = fill.text if re2.fullmatch(asked.grammar.regex, fill.text) else ""
         text = text[: at + grown] + done[index] + text[at + grown :]
         grown += len(done[index])
     return done

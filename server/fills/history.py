@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from caesura.server.fills.task import Candidate, Gap, NoFill, Task
+from caesura.server.fills.task import Candidate, NoFill, Task
 from caesura.server.text.document import Document, Span
 
 MAX_DOCUMENTS = 16  # documents whose last fill is kept
@@ -62,10 +62,10 @@ class FillHistory:
         """A new history, for the rest of the fill: `kept` are spans of the text with the last result in it."""
         text, spans = self.applied()
         gaps = tuple(
-            Gap(gap.start, gap.end, _parts(text, span, sorted(kept)))
+            gap if gap.like is not None else replace(gap, parts=_parts(text, span, sorted(kept)))
             for gap, span in zip(self.task.gaps, spans, strict=True)
         )
-        if not any(part for gap in gaps for part in gap.parts):
+        if not any(part for gap in gaps if gap.like is None for part in gap.parts):
             raise NoFill("The selection lies outside of the fill; select the part of the fill to keep.")
         task = replace(self.task, gaps=gaps)
         if not task.holes:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from caesura import wire
@@ -25,9 +25,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class FillResult:
-    """`edits` are (start, end, text) in the text of `version`, ascending; `unfilled` are the spans left unchanged.
-
-    For a structured edit, `level` names the guarantee, and `note` is a sentence for the user, or empty."""
+    """`edits` are (start, end, text) in the text of `version`, ascending; `unfilled` are the spans left unchanged,
+    `note` is a sentence for the user, or empty. For a structured edit, `level` names the guarantee."""
 
     id: str
     version: int
@@ -47,12 +46,12 @@ def alone(document: Document, around: Context, budget: Budget) -> tuple[Context,
     return around, ()
 
 
-async def or_else(events: Events, sentence: str) -> Events:
-    """The same events; raises NoFill with `sentence` if they do not end in a FillResult."""
+async def or_else(events: Events, sentence: str, note: str = "") -> Events:
+    """The same events, with `note` in the FillResult; raises NoFill with `sentence` if they do not end in one."""
     result = False
     async with aclosing(events):
         async for event in events:
             result = isinstance(event, FillResult)
-            yield event
+            yield replace(event, note=note) if isinstance(event, FillResult) else event
     if not result:
         raise NoFill(sentence)

@@ -3,6 +3,7 @@ guarantee. Every edit is checked in the whole document that it makes; the caller
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from caesura.server.context.secrets import reveals
 from caesura.server.fills.history import LastFills, Turn
 from caesura.server.fills.result import Events, FillResult, Level, Progress, Surround, alone
 from caesura.server.fills.task import NoFill
-from caesura.server.languages import JSON
+from caesura.server.languages import JSON, language
 from caesura.server.options import Settings
 from caesura.server.structured import edits
 from caesura.server.structured.offer import NoOffer, Offer
@@ -28,6 +29,7 @@ DEADLINE_S = 10.0  # for all jobs of a place
 TRIES = 2  # most jobs of a place, each with a new seed
 CANDIDATES = 4  # candidates per job
 MOST_PLACES = 64  # most places of one edit
+LEAST = 0.1  # the least probability of an edit of prose: a reader gains nothing from less likely ones
 
 TOLD: dict[Level, str] = {  # the best first
     "valid": "valid form, guessed values",
@@ -43,16 +45,26 @@ Runs on a thread."""
 
 @dataclass(frozen=True)
 class _Filled:
-    """The new text of an offer's span, and its level of guarantee."""
+    """The new text of an offer's span, its level of guarantee and its probability."""
 
     text: str
     level: Level
+    chance: float
+
+
+class Unlikely(NoFill):
+    """All that the model proposes is less likely than asked for; `chance` is that of the best at most."""
+
+    def __init__(self, chance: float) -> None:
+        super().__init__("The model's best guess here is too unlikely; the text stays as it is.")
+        self.chance = chance
 
 
 class StructuredEdits:
     """The structured edits of all documents. An edit ends in NoFill if the document changes meanwhile, or if a newer
     fill or edit begins in it. `surround` adds the rest of the project to a context. All jobs of a place take
-    `deadline_s` at most; then the engine completes its text as the grammar requires."""
+    `deadline_s` at most; then the engine completes its text as the grammar requires. Edits less likely than `least`, or
+    than LEAST in prose, are not made; a job ends when it can make no other."""
 
     def __init__(
         self,
@@ -61,12 +73,14 @@ class StructuredEdits:
         last: LastFills,
         surround: Surround = alone,
         deadline_s: float = DEADLINE_S,
+        least: float | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._surround = surround
         self._last = last
         self._deadline_s = deadline_s
+        self._least = least
 
     def __repr__(self) -> str:
         return f"<StructuredEdits {self._last}>"
@@ -120,7 +134,7 @@ class StructuredEdits:
     ) -> AsyncGenerator[int | _Filled, None]:
         """Yield the number of holes filled so far and, last, the first candidate that passes the check. Raises
         NoFill."""
-        tried = {text[offer.start : offer.end]}
+        tried, least = {text[offer.start : offer.end]}, self._least_of(document)
         problem, late = "", monotonic() + self._deadline_s
         for seed in range(TRIES):
             if (left := late - monotonic()) <= 0:
@@ -131,8 +145,12 @@ class StructuredEdits:
                     turn.check()
                     yield sum(not fill.open for fill in event.holes)
             assert isinstance(event, wire.Done)  # infill raises otherwise
-            for candidate in _candidates(text, offer, event):
-                if candidate.text in tried:
+            candidates = list(_candidates(text, offer, event))
+            best = max((one.chance for one in candidates), default=1.0)
+            if best < least or event.stop == "unlikely":
+                raise Unlikely(min(best, least))
+            for candidate in candidates:
+                if candidate.text in tried or candidate.chance < least:
                     continue
                 tried.add(candidate.text)
                 new = applied(text, [(offer.start, offer.end, candidate.text)])
@@ -153,26 +171,39 @@ class StructuredEdits:
         )
         around, neighbours = self._surround(document, around, suggest.budget(options))
         site = suggest.Site(around, offer.segments, neighbours, evidence=offer.evidence, schemas=offer.schemas)
-        ask = suggest.Ask(job_id(), "invoked", CANDIDATES, kind="edit", deadline_ms=deadline_ms, seed=seed)
+        ask = suggest.Ask(
+            job_id(),
+            "invoked",
+            CANDIDATES,
+            kind="edit",
+            deadline_ms=deadline_ms,
+            seed=seed,
+            least=self._least_of(document),
+        )
         return suggest.job(site, ask)
 
+    def _least_of(self, document: Document) -> float:
+        if self._least is not None:
+            return self._least
+        return LEAST if language(document.language).prose else 0.0
 
-def finder(uri: str, language: str, schemas: SchemaFiles, schema: str | None = None) -> Find:
+
+def finder(uri: str, name: str, schemas: SchemaFiles, schema: str | None = None) -> Find:
     """A Find for a document, with the schema in the file `schema`, else its own."""
 
     def find(text: str, start: int, end: int) -> tuple[Sequence[Offer], str]:
-        if schema and language not in JSON:
+        if schema and name not in JSON:
             raise NoOffer("A schema applies to JSON only.")
         try:
-            found = schemas.find(uri, text, schema) if language in JSON else Found()
+            found = schemas.find(uri, text, schema) if name in JSON else Found()
         except SchemaError as error:
             raise NoOffer(str(error)) from error
         try:
-            offers = edits.offers(text, start, end, language=language, schema=found.schema)
+            offers = edits.offers(text, start, end, language=name, schema=found.schema)
         except NoOffer:
             if end - start != 1:  # a block cursor is sent as a selection of one
                 raise
-            offers = edits.offers(text, start, start, language=language, schema=found.schema)
+            offers = edits.offers(text, start, start, language=name, schema=found.schema)
         return offers, found.note
 
     return find
@@ -228,7 +259,13 @@ def _candidates(text: str, offer: Offer, done: wire.Done) -> Iterator[_Filled]:
         given = [fill.text for fill in fills]
         shown = [visible(each, text, known) for each in given]
         if not any(reveals(each, text, known) for each in shown):
-            yield _Filled(offer.text(shown), _level(offer, sure=done.level == "valid" and shown == given))
+            level = _level(offer, sure=done.level == "valid" and shown == given)
+            yield _Filled(offer.text(shown), level, math.prod(map(_chance, fills)))
+
+
+def _chance(fill: wire.Fill) -> float:
+    """The probability of a fill, or the engine's confidence if there are no probabilities of tokens."""
+    return math.prod(chance for _, chance in fill.probabilities) if fill.probabilities else fill.confidence
 
 
 def _level(offer: Offer, *, sure: bool) -> Level:

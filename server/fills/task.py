@@ -16,7 +16,6 @@ from caesura.server.text.document import Span
 MARKER = "<FILL>"
 HARMLESS = ("", "x", "0")  # texts for a gap; at most places one of them breaks nothing
 
-_PLACEHOLDER = re.compile(r"\$\{\d+(?::[^{}]*)?\}|\$\d+")
 _STRAY = re.compile(r"[\s)\]}>\"'`,;]*")  # text that a repair may delete without a replacement
 
 
@@ -30,11 +29,15 @@ class NoFill(Exception):
 
 @dataclass(frozen=True)
 class Gap:
-    """`parts` replace the span `start:end`: a text is inserted as it is, None is a hole."""
+    """`parts` replace the span `start:end`: a text is inserted as it is, None is a hole, which takes one of the
+    `choices` if there are any. A gap that is `like` the gap of that index takes its text; until that is known, it shows
+    its own parts."""
 
     start: int
     end: int
     parts: tuple[str | None, ...] = (None,)
+    choices: tuple[str, ...] = ()
+    like: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,16 @@ class Task:
         gap = self.gaps[index[0]]
         return self.text[gap.start : gap.end] if gap.parts == (None,) else ""
 
+    def choices(self, index: HoleIndex) -> tuple[str, ...]:
+        """The texts of which the hole at `index` takes one; empty if it may take any, as next to a kept part."""
+        gap = self.gaps[index[0]]
+        return gap.choices if gap.parts == (None,) else ()
+
     def lay(self, filled: Mapping[HoleIndex, str]) -> tuple[str, dict[HoleIndex, int]]:
         """The text with its kept and filled parts, and the offsets of its open holes."""
         pieces, size, holes, after = list[str](), 0, dict[HoleIndex, int](), 0
         for g, gap in enumerate(self.gaps):
-            parts = [part if part is not None else filled.get((g, p)) for p, part in enumerate(gap.parts)]
+            parts = self._known(g, filled)
             for p, piece in enumerate([self.text[after : gap.start], *parts]):
                 if piece is None:
                     holes[g, p - 1] = size
@@ -75,10 +83,15 @@ class Task:
         return "".join([*pieces, self.text[after:]]), holes
 
     def candidate(self, filled: Mapping[HoleIndex, str]) -> Candidate:
-        return tuple(
-            "".join(filled[g, p] if part is None else part for p, part in enumerate(gap.parts))
-            for g, gap in enumerate(self.gaps)
-        )
+        return tuple("".join(part or "" for part in self._known(g, filled)) for g in range(len(self.gaps)))
+
+    def _known(self, g: int, filled: Mapping[HoleIndex, str]) -> list[str | None]:
+        """The parts of a gap with the fills that are known."""
+        gap = self.gaps[g]
+        if gap.like is not None:
+            likened = self._known(gap.like, filled)
+            return list(gap.parts) if None in likened else likened
+        return [part if part is not None else filled.get((g, p)) for p, part in enumerate(gap.parts)]
 
     def put(self, texts: Sequence[str]) -> tuple[str, list[Span]]:
         """The text with `texts` in its gaps, and their spans in it."""
@@ -142,16 +155,12 @@ def repeats_key(text: str, spans: Sequence[Span], language: str) -> bool:
     return language in JSON and json_text.repeats_key(text, spans)
 
 
-def markers(text: str, spans: Sequence[Span], language_id: str, marker: str = MARKER) -> list[Span]:
-    """The markers in `spans`, or in the whole text if there are no spans. In spans without markers, snippet
-    placeholders (`$1`, `${1:name}`) count as markers, unless they are code in this language. An editor that closes tags
-    turns a typed marker into `<FILL></FILL>`: the closing tag is part of the marker."""
+def markers(text: str, spans: Sequence[Span], marker: str = MARKER) -> list[Span]:
+    """The markers in `spans`, or in the whole text if there are no spans. An editor that closes tags turns a typed
+    marker into `<FILL></FILL>`: the closing tag is part of the marker."""
     end = f"(?:{re.escape(f'</{marker[1:]}')})?" if marker.startswith("<") else ""
     pattern = re.compile(re.escape(marker) + end)
-    found = [m.span() for span in spans or [(0, len(text))] for m in pattern.finditer(text, *span)]
-    if found or not spans or language(language_id).dollars:
-        return found
-    return [m.span() for span in spans for m in _PLACEHOLDER.finditer(text, *span)]
+    return [m.span() for span in spans or [(0, len(text))] for m in pattern.finditer(text, *span)]
 
 
 def trimmed(text: str, start: int, end: int) -> Span:

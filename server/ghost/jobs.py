@@ -28,8 +28,10 @@ class Jobs:
 
     def end(self, opened: OpenDocument, at: int) -> int:
         """The end of a hole at the cursor. The editor inserted most closing brackets and quotes there: the fill decides
-        about them, and the suffix stays the same while they come and go."""
-        return at if self._structured(opened) else after_closing(opened.document.text, at, opened.language)
+        about them, and the suffix stays the same while they come and go. In JSON they stay, since its grammar knows
+        what follows the hole."""
+        stay = self._structured(opened) and opened.language.edits != "markdown"
+        return at if stay else after_closing(opened.document.text, at, opened.language)
 
     def context(self, opened: OpenDocument, start: int, end: int, lead: str = "") -> Context:
         """The context of the hole after `lead`, as if `lead` replaced `start:end`."""

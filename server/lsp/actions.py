@@ -7,10 +7,10 @@ import msgspec
 from lsprotocol import types
 
 from caesura.client.backend import EngineError
-from caesura.server.fills.fills import MAX_SELECTION
+from caesura.server.fills.fills import MAX_SELECTION, gaps_in
 from caesura.server.fills.result import Events
 from caesura.server.fills.structured import TOLD
-from caesura.server.fills.task import NoFill, markers, trimmed
+from caesura.server.fills.task import NoFill, trimmed
 from caesura.server.lsp import filling
 from caesura.server.lsp.filling import EDIT, FILL_HOLES, FILL_SELECTION, REPAIR, TITLES, FillRequest
 from caesura.server.lsp.transport import Server
@@ -89,8 +89,9 @@ class Actions:
         try:
             result = await filling.result_of(self._session, opened, events)
             action.edit = filling.workspace_edit(self._server.client_capabilities, opened.document, result)
-            if result.level:
-                filling.log(self._server, " ".join([f"{action.title}: {TOLD[result.level]}.", result.note]).strip())
+            level = f"{action.title}: {TOLD[result.level]}." if result.level else ""
+            if told := " ".join(filter(None, (level, result.note))):
+                filling.log(self._server, told)
         except (EngineError, NoFill) as error:
             filling.log(self._server, str(error))
         return action
@@ -131,16 +132,16 @@ def _name(kind: types.CodeActionKind | str) -> str:
 
 
 def _rewrites(document: Document, span: Span) -> list[tuple[types.CodeActionKind, str, str, list[Span]]]:
-    """A fill of the markers in the selection, or in the document if nothing is selected; else of the selection."""
+    """A fill of the holes in the selection, or in the document if nothing is selected; and one of the selection."""
     start, end = trimmed(document.text, *span)
     where = [span] if start < end else []
-    if found := markers(document.text, where, document.language):
-        title = f"Infill {len(found)} holes" if len(found) > 1 else "Infill the hole"
-        return [(REWRITE, FILL_HOLES, title, where)]
+    offered = []
+    if holes := sum(gap.like is None for gap in gaps_in(document, where)[0]):
+        offered = [(REWRITE, FILL_HOLES, f"Infill {holes} holes" if holes > 1 else "Infill the hole", where)]
     least = 2 if document.language in edits.LANGUAGES else 1  # a block cursor on a bracket
     if document.text[start:end].strip() and least <= end - start <= MAX_SELECTION:
-        return [(REWRITE, FILL_SELECTION, TITLES[FILL_SELECTION], [span])]
-    return []
+        offered.append((REWRITE, FILL_SELECTION, TITLES[FILL_SELECTION], [span]))
+    return offered
 
 
 def _damaged(opened: OpenDocument, span: Span, diagnostics: Sequence[types.Diagnostic]) -> bool:

@@ -123,11 +123,12 @@ class Commands:
         edit = filling.workspace_edit(self._server.client_capabilities, document, result)
         unfilled = [msgspec.to_builtins(filling.range_of(document, span)) for span in result.unfilled]
         answer: CommandResult = {"applied": False, "id": result.id, "holes": result.holes, "unfilled": unfilled}
+        told = result.note
         if unfilled:
             lines = ", ".join(str(where["start"]["line"] + 1) for where in unfilled)
-            answer["message"] = f"The model proposes nothing for the hole in line {lines}; it stays as it is."
-        if result.level:
-            answer |= {"level": result.level} | ({"message": result.note} if result.note else {})
+            told = f"The model proposes nothing for the hole in line {lines}; it stays as it is. {told}".rstrip()
+        answer |= {"message": told} if told else {}
+        answer |= {"level": result.level} if result.level else {}
         if preview:
             return answer | {"edit": edit}
         # Shielded: pygls fails if it gets the answer to a request whose task was cancelled.

@@ -51,8 +51,9 @@ class FillRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The argument of a command that fills. `ranges`: the texts to fill, or to search for holes or damage; those of
     `keep` lie in the text with the fill in it. `version`: refuse if the document has another. `id`: the fill that
     `another` and `keep` continue, by default the document's last. `preview`: answer with the edit instead of applying
-    it. For a structured edit, `offer` is the title or the number of an offer, and `schema` the file of a JSON schema to
-    use instead of the document's own."""
+    it. `snippet`: the text is a snippet that is being expanded, so `$1` in it is a hole. For a structured edit, `offer`
+    is the title or the number of an offer, and `schema` the file of a JSON schema to use instead of the document's own.
+    """
 
     uri: str
     ranges: Annotated[tuple[RequestRange, ...], Meta(max_length=256)] = ()
@@ -60,6 +61,7 @@ class FillRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str | None = None
     marker: Annotated[str, Meta(min_length=1, max_length=64)] = MARKER
     preview: bool = False
+    snippet: bool = False
     offer: Annotated[int, Meta(ge=0, lt=256)] | Annotated[str, Meta(max_length=256)] = 0
     schema: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
 
@@ -77,7 +79,7 @@ def begin(session: Session, command: str, request: FillRequest) -> tuple[OpenDoc
     if command not in TITLES:
         raise NoFill(f"There is no command {command}.")
     if command == FILL_HOLES:
-        return opened, fills.holes(document, spans, request.marker)
+        return opened, fills.holes(document, spans, request.marker, snippet=request.snippet)
     if command == ANOTHER:
         return opened, fills.another(document, request.id)
     if not spans:

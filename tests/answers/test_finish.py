@@ -68,6 +68,8 @@ from ..support.marked import marked
         ("STOP = '</s>'\nx = |\n", "'</s>'", "'</s>'"),
         ("def f():\n    |\n", "```\n    return 1\n```", "return 1"),
         ("x = |\n", "${1:name}$0", "name"),
+        ("x = |\n", "f('${1}', '$0')", "f('${1}', '$0')"),  # alone they are code
+        ("x = |\n", "$0", "$0"),
         ("def f():\n    |\n", "a = 1\n    # File: other.py\n    b = 2", "a = 1"),
         # the lines around once more
         ("import os\n|\n", "import os", ""),

@@ -169,9 +169,15 @@ def test_an_empty_fill_writes_nothing_and_fails(run: Run, source: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "options", "code", "out", "err"),
     [
-        ("again = 1\n\nanswer\n", (), 0, "another\n", "likely (0.30)."),
-        ("doubt = \n", (), 0, "answer\n", "unsure (0.01); check it before you use it."),
-        ("doubt = \n", ("--least", "0.01"), 0, "answer\n", "unsure (0.01); check it before you use it."),
+        ("again = 1\n\nanswer\n", (), 0, "another\n", "unsure (0.30); check it before you use it."),
+        ("doubt = \n", (), 0, "answer\n", "unsure (0.01); this is a guess, check it before you use it."),
+        (
+            "doubt = \n",
+            ("--least", "0.01"),
+            0,
+            "answer\n",
+            "unsure (0.01); this is a guess, check it before you use it.",
+        ),
         (
             "doubt = \n",
             ("--least", "0.02"),
@@ -184,9 +190,15 @@ def test_an_empty_fill_writes_nothing_and_fails(run: Run, source: Path) -> None:
             ("--strict",),
             3,
             "",
-            "The fill is unsure (0.01), below 0.3, and withheld; --least 0 shows all.",
+            "The fill is unsure (0.01), below 0.7, and withheld; --least 0 shows all.",
         ),
-        ("doubt = \n", ("--strict", "--least", "0"), 0, "answer\n", "unsure (0.01); check it before you use it."),
+        (
+            "doubt = \n",
+            ("--strict", "--least", "0"),
+            0,
+            "answer\n",
+            "unsure (0.01); this is a guess, check it before you use it.",
+        ),
         ("sound = \n", ("--strict",), 0, "answer\n", "sure (0.90)."),
         ("nothing = \n", ("--strict",), 1, "", "The model proposes nothing here."),
     ],
@@ -204,6 +216,28 @@ def test_what_is_unsure_is_said_or_withheld(
     assert found["text"] == found["holes"][0]["text"] == out.rstrip()
     assert run("fill", source, "--at", at, *options, "--write").code == code
     assert (source.read_text() == before) == (code != 0)
+
+
+def test_a_body_that_is_only_begun_is_said(run: Run, source: Path) -> None:
+    source.write_text("def f() -> int:\n    \n")
+    ran = run("fill", source, "--at", "2:5")
+    assert ran == Ran(0, "answer\n", "caesura: sure (0.90); the body is begun, not finished.\n")
+    assert json.loads(run("fill", source, "--at", "2:5", "--json").out)["holes"][0]["begun"]
+    source.write_text("def f() -> int:\n    <FILL>\n")
+    assert "begun, not finished" in run("holes", source).err
+
+
+@pytest.mark.parametrize("name", ["a.md", "a.rst"])
+def test_in_prose_an_unlikely_fill_is_withheld(run: Run, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("doubt it, but the \n")
+    ran = run("fill", path, "--at", "1:19", "--write")
+    assert ran == Ran(1, "", "caesura: The fill is unsure (0.01), below 0.1, and withheld; --least 0 shows all.\n")
+    assert path.read_text() == "doubt it, but the \n"
+    assert run("fill", path, "--at", "1:19", "--least", "0").out == "answer\n"
+    path.write_text("doubt it, but the <FILL>\n")
+    assert run("holes", path).code == 1
+    assert run("holes", path, "--least", "0").code == 0
 
 
 def test_a_deadline_that_passes_is_said(run: Run, source: Path) -> None:

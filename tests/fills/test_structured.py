@@ -12,7 +12,7 @@ from caesura import wire
 from caesura.server.context.secrets import FILLER
 from caesura.server.fills.history import LastFills
 from caesura.server.fills.result import Progress
-from caesura.server.fills.structured import Find, StructuredEdits
+from caesura.server.fills.structured import LEAST, Find, StructuredEdits, Unlikely
 from caesura.server.fills.task import NoFill
 from caesura.server.options import Settings
 from caesura.server.structured.offer import NoOffer, Offer
@@ -85,6 +85,18 @@ async def test_a_candidate_that_fails_the_check_gives_way_to_the_next_and_then_t
     assert (await result(edits.edit(page, [(0, 1)], finding()))).edits == ((0, 1, "[2]"),)
     assert [job.seed for job in engine.jobs] == [0, 1]
     assert 10_000 >= engine.jobs[0].deadline_ms > engine.jobs[1].deadline_ms > 0  # both together
+
+
+@pytest.mark.parametrize(("language", "least"), [("markdown", LEAST), ("json", 0.0), ("yaml", 0.0)])
+async def test_in_prose_an_unlikely_edit_is_not_made(language: str, least: float) -> None:
+    """The engine of these tests gives its answers no chance."""
+    page, (edits, engine, _) = document("1", language), structured([["2"]], [["4"]])
+    if least:
+        with pytest.raises(Unlikely, match="too unlikely"):
+            await result(edits.edit(page, [(0, 1)], finding()))
+    else:
+        assert apply(page, await result(edits.edit(page, [(0, 1)], finding()))) == "[2]"
+    assert [job.least for job in engine.jobs] == [least]  # no second job either
 
 
 async def test_all_tries_of_a_place_have_the_time_that_is_asked_for() -> None:

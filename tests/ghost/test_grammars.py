@@ -181,3 +181,22 @@ async def test_invisible_characters_are_not_shown_where_leaving_them_out_may_bre
     await editor.type('"')
     await editor.engine.say('x\u200by"', None, 'z"')
     assert await editor.shown() == 'z"'
+
+
+@pytest.mark.parametrize("typed", ["`na", "na (m", 'say "m'])
+async def test_in_a_row_the_mark_that_the_editor_closed_is_a_part_of_the_suggestion(typed: str) -> None:
+    """An editor that closes marks has written the last one after the cursor."""
+    close = {"`": "`", "(": ")", '"': '"'}[next(mark for mark in typed if mark in '`("')]
+    editor = written("|", "markdown")
+    await editor.type(f"| a | b |\n|---|---|\n| `one` | 2 |\n| {typed[:-1]}{close}\n")
+    await editor.type(typed[-1], at=editor.cursor - 2)
+    job = editor.engine.jobs[-1]
+    assert not job.suffix.strip()
+    assert sum(isinstance(segment, wire.Hole) for segment in job.segments) == 2
+    fills = tuple(wire.Fill(text, ((0, len(text)),), 0.9) for text in (f"me{close}", "4"))
+    done = {"job": job.job, "seq": 0, "steps": 1, "stop": "complete"}
+    await editor.engine.tell(wire.Done(**done, holes=fills, tokens=wire.Tokens(), timings=wire.Timings()))
+    answer = await editor.answer()
+    assert (answer.insert, answer.eat) == (f"me{close} | 4 |", 1)
+    await editor.type("me")
+    assert await editor.shown() == f"{close} | 4 |"

@@ -145,7 +145,7 @@ ROOMS: dict[str, set[str]] = {
     "caesura.server.text": {"languages"},
     "caesura.server.context": {"text", "languages", "names", "options", "wire", "schema", "recent", "ipc", "paths"},
     "caesura.server.structured": {"context", "text", "languages", "wire", "schema"},
-    "caesura.server.answers": {"context", "text", "languages"},
+    "caesura.server.answers": {"context", "text", "languages", "names"},
     "caesura.server.records": {"client", "paths", "ipc"},
     "caesura.server.suggest": {"context", "options", "client", "wire"},
     "caesura.server.ghost": {*BELOW, "suggest", "records"},

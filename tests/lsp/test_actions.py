@@ -346,7 +346,8 @@ async def test_an_engine_that_is_missing_is_said() -> None:
 async def test_actions_are_offered_where_they_make_sense(editor: Editor) -> None:
     editor.open("x = old\ny = <FILL>\nz = (1\n")
     assert [a["title"] for a in await editor.actions(at(0, 4, 0, 7))] == ["Infill selection"]
-    assert [a["title"] for a in await editor.actions(at(1, 0, 1, 10), only=["refactor"])] == ["Infill the hole"]
+    both = await editor.actions(at(1, 0, 1, 10), only=["refactor"])
+    assert [action["title"] for action in both] == ["Infill the hole", "Infill selection"]
     assert await editor.actions(at(0, 4, 0, 7), only=["source"]) == []
     for _ in range(200):
         found = await editor.actions(at(2, 3), only=["quickfix"])
@@ -356,6 +357,22 @@ async def test_actions_are_offered_where_they_make_sense(editor: Editor) -> None
     assert (action["title"], action["kind"], action["tags"]) == ("Repair this region", "quickfix", [1])
     assert "edit" not in action
     assert "command" not in action
+
+
+async def test_in_code_a_dollar_is_no_hole(editor: Editor) -> None:
+    editor.open("SELECT * FROM t WHERE id = $1 AND k = $2;\n", "sql")
+    assert [action["title"] for action in await editor.actions(at(0, 0, 0, 41))] == ["Infill selection"]
+    filling = editor.command("caesura.fillHoles", at(0, 0, 0, 41))
+    assert "no marker" in (await editor.answer(filling))["message"]
+
+
+async def test_a_client_has_a_snippet_filled_and_learns_what_was_left(editor: Editor) -> None:
+    editor.open("for ${1:item} in f(${2/a/b/}):\n    print($1)\n", "plaintext")
+    filling = editor.command("caesura.fillHoles", at(0, 0, 1, 13), snippet=True)
+    await editor.engine(["row"])
+    answer = await editor.answer(filling)
+    assert editor.text == "for row in f(${2/a/b/}):\n    print(row)\n"
+    assert answer["message"].startswith("Left as it is: ${2/a/b/};")
 
 
 async def test_an_action_gets_its_edit_when_it_is_chosen(editor: Editor) -> None:
@@ -455,7 +472,7 @@ async def test_what_cannot_be_edited_is_said_and_offered_by_nobody(
     assert reason in answer["message"]
     if not more:
         others = ["Infill selection"] if language == "python" else []
-        assert [one["title"] for one in await editor.actions(at(0, 6, 0, 7))] == others
+        assert [one["title"] for one in await editor.actions(at(0, 6, 0, 7), only=["refactor"])] == others
     assert editor.text == text
 
 

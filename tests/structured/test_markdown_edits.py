@@ -208,7 +208,22 @@ def test_the_rest_of_a_cell_counts_what_was_typed() -> None:
     [rest] = patterns(offer)
     assert all(re.fullmatch(rest, more) for more in ["z", " z", "-z `q`"])
     assert not any(re.fullmatch(rest, more) for more in ["", " ", "|", "`", "\n"])
-    assert typed(head + "| `x¦") is None  # in a code span
+
+
+def test_a_code_span_that_a_cell_leaves_open_is_closed() -> None:
+    head = "| a   | b   |\n|-----|-----|\n| one | two |\n"
+    text, at, _ = place(head + "| `x¦")
+    offer = completion(text, at)
+    assert offer is not None
+    rest = patterns(offer)[0]
+    assert all(re.fullmatch(rest, more) for more in ["`", "y`", " y` z", r"\|y`", "()` `q`"])
+    assert not any(re.fullmatch(rest, more) for more in ["", "y", "y|`", "``", "`z", "`\n"])
+    empty = completion(head + "| `", len(head) + 3)
+    assert empty is not None
+    assert not re.fullmatch(patterns(empty)[0], "` x")  # no code without a word
+    assert typed(head + "| `x¦", "`", "y") == head + "| `x` | y   |"
+    assert typed(head + "| `x¦` | y |\n", "z") == head + "| `xz` | y |\n"  # which the editor has closed
+    assert typed(head + "| `x` `y¦", "`", "z") == head + "| `x` `y` | z   |"
 
 
 # Lists and headings

@@ -3,6 +3,7 @@ left-to-right steps go on from there (search.py). Later holes see the fills of e
 model's (drafting.py).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,8 +26,9 @@ from caesura.engine.methods.verify.search import FULL, GHOST, HEAD, WIDTH, Searc
 from caesura.engine.methods.verify.tree import Origin, TokenNode
 from caesura.engine.models import Model, Verifier
 from caesura.engine.noise import Uniform
-from caesura.wire import Fill, Hole, Impossible, Infill, Missing, Text, Tokens
+from caesura.wire import Fill, Hole, Impossible, Infill, Missing, StopReason, Text, Tokens
 
+FAINTEST = 1e-30  # probability of fills that is told from none
 PATTERN_MEMORY = 1 << 20  # bytes of a client's compiled pattern; with half, C's pattern takes 8 times as long
 
 
@@ -35,7 +37,8 @@ class Verifying:
     """The holes of a job, searched one after the other: `search` fills number `hole`. `done` are earlier fills, with
     other answers (`others`) and the `sources` of their tokens. A pass scores `width` hypotheses; with 1 nothing is
     proposed. The canvas `drafts` in the first forward or not at all; or before it another model's does (`drafting`),
-    whose text is `written`. A fill that binds the job's missing name `binds`."""
+    whose text is `written`. A fill that binds the job's missing name `binds`. The job ends once its
+    fills are `unlikely`."""
 
     model: Model
     vocabulary: Vocabulary
@@ -56,6 +59,7 @@ class Verifying:
     step: int = 0
     finished: bool = False
     finite: bool = True
+    unlikely: bool = False
     of: int = field(init=False)
     search: Search = field(init=False)
 
@@ -124,7 +128,7 @@ class Verifying:
             generator,
             self.width,
             repeats=None if self.width == 1 else Repeats([*context, *tail]),
-            least=self.job.least,
+            least=min(1.0, self.job.least / max(self._chance, FAINTEST)),
             long=long,
             effort=GHOST if self.job.effort == "ghost" else FULL,
             rules=Rules(copies, self.binds, ending(before, copies) if long else None) if self.width > 1 else NO_RULES,
@@ -165,18 +169,26 @@ class Verifying:
         self.others.append([candidate(search, end.node) for end in others])
         self.sources += [n.source for n in node.path()]
         self.hole += 1
+        self.unlikely = self.job.least > 0 and (search.best() is None or self._chance < self.job.least)
         if self.hole >= len(self.canvas.holes):
             return False
         self.search_hole(search.tail + search.tree.tokens(node) + self.canvas.fixed_after(self.hole - 1))
-        return True
+        return not self.unlikely
+
+    @property
+    def _chance(self) -> float:
+        """The probability of the fills so far."""
+        return math.prod(chance for fill in self.done for _, chance in fill.probabilities)
 
     # Answers
-    def spent(self, steps: int) -> bool:
-        return steps >= self.of
+    def stop(self, steps: int) -> StopReason:
+        return "unlikely" if self.unlikely else "steps" if steps >= self.of else "complete"
 
     def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
         """The finished holes, the current one, and drafts of the rest."""
         search, left = self.search, len(self.canvas.holes) - self.hole
+        if self.unlikely:
+            return (*self.done, *[Fill("")] * left)
         scored = [shown(search, final=final)] if left and search.passes else []
         waiting = search.drafted and not final
         if len(scored) == left and not (left and waiting):
@@ -247,9 +259,10 @@ def draft(model: Model, searches: Sequence[Verifying]) -> None:
 
 def canvas_drafts(model: Model, job: Infill) -> bool:
     """True if the model's own canvas drafts: for several holes, whose drafts are shown until each hole's turn, and are
-    the answer at a deadline. For one hole it takes a quarter longer, and as many fills are right without."""
+    the answer at a deadline. For one hole it takes a quarter longer, and as many fills are right without. With `least`
+    an answer is wanted soon or not at all, and with grammars drafts take most of the time."""
     holes = sum(isinstance(segment, Hole) for segment in job.segments)
-    return model.noise is not None and job.effort == "full" and holes > 1
+    return model.noise is not None and job.effort == "full" and holes > 1 and not job.least
 
 
 def another_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:

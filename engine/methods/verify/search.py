@@ -470,7 +470,8 @@ class Search:
             chosen = set(winning)
             left = (n for n in known if n not in chosen and n.logp > self._faint)
             self._dormant = [n for n in left if self._most_of(n) > best.score]
-        certain = self.hole.grammar is not None  # the grammar allows the end, even if the model expects more
+        # Ghost text may be a start: where the grammar allows the end, it is no matter that the model expects more.
+        certain = self.hole.grammar is not None and self._effort.locks
         self.ends = [e for e in self.ends if (e.node.logp if certain else e.logp) > self._faint]
         best = self.best()
         if self._likeliest and best and best.score is not None and self._most_of(self._likeliest) <= best.score:

@@ -22,7 +22,8 @@ _BLOCK = (  # a text that begins like this is no paragraph
 )
 _ESCAPE = r"\\[!#()*+.<>\[\]_{|}~-]"
 _CODE = rf"`[^`{UNFIT}]+`"
-_CELL_CODE = rf"`(?:[^`|\\{UNFIT}]|\\\|)+`"
+_CELL_CODE_TEXT = rf"(?:[^`|\\{UNFIT}]|\\\|)"
+_CELL_CODE = f"`{_CELL_CODE_TEXT}+`"
 
 
 def quoted(text: str) -> str:
@@ -87,12 +88,27 @@ class Inline:
         """The text that may follow `typed` in a cell; None if no cell may begin with it."""
         if not typed.strip(" "):
             return self.cell
+        if (at := self.open_code(typed)) is not None:
+            least = "+" if at == len(typed) - 1 else "*"
+            return f"{_CELL_CODE_TEXT}{least}`(?: {self._text(True)})?"
         if not re.fullmatch(self.cell, typed.strip(" ")) or typed[-1] in ":!<":
             return None
         if typed.endswith(" "):
             return self.cell
         word, more = self._word(True), self._text(True)
         return f"{_WWW}(?:{word}(?: {more})?| {more})"
+
+    def open_code(self, typed: str) -> int | None:
+        """Where a code span begins that `typed` leaves open; None if it does not, or if no cell may begin with it."""
+        at = typed.rfind("`")
+        before, code = typed[: max(0, at)].strip(" "), typed[at + 1 :]
+        fits = re.fullmatch(f"(?:{self.cell})?", before) and re.fullmatch(f"{_CELL_CODE_TEXT}*", code)
+        return at if at >= 0 and fits else None
+
+    @property
+    def rest_of_code(self) -> str:
+        """The rest of a code span in a cell, without its closing mark."""
+        return f"{_CELL_CODE_TEXT}+"
 
     def _text(self, cell: bool) -> str:
         word = self._word(cell, "@?")

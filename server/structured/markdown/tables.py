@@ -163,7 +163,9 @@ class Table:
         if after.strip(" \t"):
             change = self._change(self.block.last, {number: len(self.rows[here].cells)})
             right = "" if after[0] == " " else self.margin
-            if not after.lstrip(" \t").startswith("|"):
+            if after.startswith("`") and self.inline.open_code(typed) is not None:  # the editor closed it
+                hole, right = hole_of(self.inline.rest_of_code, _CELL_TOKENS, "span"), ""
+            elif not after.lstrip(" \t").startswith("|"):
                 return None
             return tried("Fill the cell", self.document.text, change, (offset, offset), [glue, hole, right])
         row = Row("|" * barred, ("",) * self.columns, self.rows[0].tail.strip())

@@ -33,11 +33,12 @@ from caesura.engine.methods.verify.search import (
 )
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer_file import QWEN
 from caesura.server.answers.worth import likely
 
-from ...support.checkpoints.tiny import Scripted, infill, train_tokenizer
+from ...support.checkpoints.tiny import Scripted, infill, run, train_tokenizer
 
 Predict = Callable[[tuple[int, ...]], Tensor]  # what came before, from the tail on -> log-probabilities of what follows
 
@@ -242,6 +243,20 @@ def test_what_is_less_likely_than_asked_for_is_not_followed(tiny: BlockLlama, vo
     assert whole.startswith(part)
     assert len(part) < len(whole)
     assert fewer < passes / 2
+
+
+@pytest.mark.parametrize("holes", [1, 3])
+def test_a_job_ends_once_its_fills_are_less_likely_than_asked_for(tiny: BlockLlama, holes: int) -> None:
+    """The fills of a random model are; the holes after the first are not looked at."""
+    segments = [wire.Hole(16), *[each for _ in range(holes - 1) for each in (wire.Text(", "), wire.Hole(16))]]
+    steps = {}
+    for least in (0.0, 0.9):
+        *_, done = run(Scheduler(tiny), [infill("j", "x = ", "\n", *segments, least=least, method="verify")])["j"]
+        assert isinstance(done, wire.Done)
+        assert len(done.holes) == holes
+        assert (done.stop == "unlikely") == (least > 0)
+        steps[least] = done.steps
+    assert steps[0.9] <= 2 < steps[0.0]
 
 
 def test_without_a_suffix_a_fill_ends_at_a_line_break(tiny: BlockLlama, vocabulary: Vocabulary) -> None:

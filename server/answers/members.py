@@ -1,0 +1,156 @@
+"""Members that an insertion invents: it reads them on `self` or `this`, in a class that is whole in the file, and
+nothing in the file or the language defines them. Pure.
+
+A language's query captures `class`, its `base` classes and `decorator`s, which may hide members; `member`, a name that
+is defined as one; and `read`, a name that is read from, or set in, the receiver.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import tree_sitter
+
+from caesura.server.languages import Language, grammar, members_query
+from caesura.server.names import MemberRules
+
+MAX_SOURCE = 200_000  # most bytes of a file that is parsed for this; in a larger one nothing counts as invented
+
+Captures = Mapping[str, Sequence[tree_sitter.Node]]
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What a source says without an insertion: the names of members, and whether it is broken."""
+
+    names: frozenset[bytes | None]
+    has_error: bool
+
+
+class ClassMembers:
+    """Judges insertions in place of `start:end` (bytes) of a source; `tree` is that of the source, if it is known."""
+
+    def __init__(self, row: Language, source: bytes, start: int, end: int, tree: tree_sitter.Tree | None) -> None:
+        self._row, self._start = row, start
+        self._head, self._tail = source[:start], source[end:]
+        self._tree = tree.copy() if tree else None
+        self._rules = row.names.members if row.names and members_query(row) and len(source) <= MAX_SOURCE else None
+        if self._tree:
+            ends = _point(self._head), _point(source[:end])
+            self._tree.edit(start, end, start, ends[0], ends[1], ends[0])
+
+    def __repr__(self) -> str:
+        return f"<ClassMembers at {self._start} of {self._row.id}>"
+
+    def known_lines(self, insert: str) -> str:
+        """The lines of `insert` before the first that reads an invented member; all of it if there is none."""
+        rules = self._rules
+        names = re.findall(rules.reads, self._last_line() + insert) if rules else ()
+        if rules is None or not names or self._hides or self._read_elsewhere.issuperset(names):
+            return insert
+        at = next(self._invented(rules, insert.encode()), None)
+        if at is None:
+            return insert
+        kept = insert.encode()[: max(0, at - self._start)].decode(errors="ignore")
+        return kept[: kept.rfind("\n") + 1].rstrip()
+
+    @cached_property
+    def _hides(self) -> bool:
+        """True if the file may have members that it does not show."""
+        assert self._rules is not None, "checked by the caller"
+        return re.search(self._rules.unseen.encode(), self._head + self._tail) is not None
+
+    @cached_property
+    def _read_elsewhere(self) -> frozenset[str]:
+        """Most members that need no search: the receiver's name stands before them."""
+        assert self._rules is not None, "checked by the caller"
+        return frozenset(re.findall(self._rules.reads, (self._head + b"\n" + self._tail).decode(errors="replace")))
+
+    def _last_line(self) -> str:
+        return self._head[self._head.rfind(b"\n") + 1 :].decode(errors="replace")
+
+    def _invented(self, rules: MemberRules, insert: bytes) -> Iterator[int]:
+        """The offsets of invented members in the source with `insert`. A text that is broken with it, as by a bracket
+        that the user closes next, is judged by what it defines without."""
+        root, found = self._read(insert)
+        if root.has_error and self._before.has_error:
+            return
+        end = self._start + len(insert)
+        new = [node for node in found.get("read", ()) if node.start_byte < end and node.end_byte > self._start]
+        outside = (*found.get("member", ()), *(node for node in found.get("read", ()) if node not in new))
+        defined = self._before.names.union(node.text for node in outside)
+        for node in sorted(new, key=lambda one: one.start_byte):
+            seen = None if node.text in defined else _seen(node, found, rules)
+            if seen is not None and node.text and node.text.decode() not in seen:
+                yield node.start_byte
+
+    @cached_property
+    def _before(self) -> "_Before":
+        root, found = self._read(b"")
+        inside = (node for node in found.get("read", ()) if not node.start_byte < self._start <= node.end_byte)
+        return _Before(frozenset(node.text for node in (*found.get("member", ()), *inside)), root.has_error)
+
+    def _read(self, insert: bytes) -> tuple[tree_sitter.Node, Captures]:
+        """The root and the captures of the source with `insert`."""
+        known, rules = grammar(self._row), members_query(self._row)
+        assert known is not None, "checked at the beginning"
+        assert rules is not None, "a query needs a grammar"
+        tree = self._tree.copy() if self._tree else None
+        if tree:
+            begin = _point(self._head)
+            tree.edit(self._start, self._start, self._start + len(insert), begin, begin, _point(self._head + insert))
+        source, parser = self._head + insert + self._tail, tree_sitter.Parser(known)
+        root = (parser.parse(source, tree) if tree else parser.parse(source)).root_node
+        return root, tree_sitter.QueryCursor(rules).captures(root)
+
+
+def _seen(read: tree_sitter.Node, found: Captures, rules: MemberRules) -> frozenset[str] | None:
+    """The members that the language gives the class around a read; None if that class is not whole in the file, or
+    another object may be the receiver."""
+    function = _outer(read, rules.functions.split())
+    holder = function.parent if function else None
+    if holder and holder.type == "decorated_definition":
+        holder = holder.parent
+    around = holder.parent if holder else None
+    return _of_class(around, found, rules, ()) if around in found.get("class", ()) else None
+
+
+def _of_class(
+    node: tree_sitter.Node | None, found: Captures, rules: MemberRules, below: tuple[tree_sitter.Node, ...]
+) -> frozenset[str] | None:
+    body = node.child_by_field_name("body") if node else None
+    if node is None or body is None or node in below:
+        return None
+    outer = node.parent if node.parent and node.parent.type in ("decorated_definition", "export_statement") else node
+    seen = frozenset(rules.known.split())
+    for one in (*found.get("base", ()), *found.get("decorator", ())):
+        inside = one.type == "index_signature" and one.parent == body
+        if not inside and not (outer.start_byte <= one.start_byte < body.start_byte):
+            continue
+        text = (one.text or b"").decode(errors="replace")
+        if re.fullmatch(rules.plain, text, re.DOTALL):
+            continue
+        if (own := rules.builtins.get(text)) is not None:
+            seen |= frozenset(own.split())
+        elif _of_class(_named(text, found), found, rules, (*below, node)) is None:
+            return None
+    return seen
+
+
+def _named(name: str, found: Captures) -> tree_sitter.Node | None:
+    """The class of that name, if the file has one and no more."""
+    heads = [(node, node.child_by_field_name("name")) for node in found.get("class", ())]
+    known = [node for node, head in heads if head and head.text == name.encode()]
+    return known[0] if len(known) == 1 else None
+
+
+def _outer(node: tree_sitter.Node, kinds: Sequence[str]) -> tree_sitter.Node | None:
+    outer = node.parent
+    while outer and outer.type not in kinds:
+        outer = outer.parent
+    return outer
+
+
+def _point(source: bytes) -> tuple[int, int]:
+    return source.count(b"\n"), len(source) - source.rfind(b"\n") - 1
