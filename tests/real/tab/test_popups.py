@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import EDITORS
-from ..test_neovim import SCRIPTED, Editing, editing
+from ..test_neovim import SCRIPTED, Editing, editing, without_ghost
 
 pytestmark = pytest.mark.real
 
@@ -29,8 +29,14 @@ SET_UP = {
             end,
           },
         }""",
+    "Neovim 0.12": """
+        vim.opt.autocomplete = true
+        vim.opt.completeopt = { "menuone", "noselect" }
+        vim.keymap.set("i", "<Tab>", function()
+          return vim.fn.pumvisible() == 1 and "<C-n><C-y>" or "<Tab>"
+        end, { expr = true })""",
 }
-NEEDED = {"blink.cmp": ["blink.cmp"], "nvim-cmp": ["nvim-cmp", "cmp-buffer"]}
+NEEDED = {"blink.cmp": ["blink.cmp"], "nvim-cmp": ["nvim-cmp", "cmp-buffer"], "Neovim 0.12": []}
 TEXT = "def f(reticule):\n    \n"
 MENU = "return require('caesura.menu').is_open()"
 
@@ -58,7 +64,7 @@ def alone(editor: Callable[[str], str], tmp_path: Path) -> Iterator[Editing]:
 
 
 def is_open(area: Editing, wanted: bool = True) -> None:
-    area.vim.wait(lambda: area.vim.lua(MENU) == wanted, f"the menu {'open' if wanted else 'closed'}", 10)
+    area.vim.wait(lambda: area.vim.lua(MENU) == wanted, f"the menu {'open' if wanted else 'closed'}")
 
 
 def test_tab_takes_the_popup_s_item_and_then_the_suggestion(area: Editing) -> None:
@@ -90,6 +96,43 @@ def test_no_ghost_over_an_open_popup_and_it_comes_back(area: Editing) -> None:
     area.shows("cule.size")
     area.type("<Tab>")
     area.has(2, "    reticule.size")
+
+
+def test_no_frame_without_it_while_it_is_typed_through_and_taken_by_words(area: Editing) -> None:
+    area.vim.input("2GA")
+    area.type("xy")
+    area.answer("    xy", "zuvw = width * 2")
+    area.shows("zuvw = width * 2")
+    seen = len(area.vim.frames)
+    for key, rest in (("z", "uvw = width * 2"), ("u", "vw = width * 2"), ("<M-Right>", " = width * 2")):
+        area.type(key)
+        area.shows(rest)
+        time.sleep(0.3)  # until a plugin has looked for items
+    assert without_ghost(area.vim.frames[seen:]) == 0
+
+
+def test_keys_right_after_tab_come_after_it(area: Editing) -> None:
+    area.vim.input("2GA")
+    area.type("xy")
+    area.answer("    xy", "z = width")
+    area.shows("z = width")
+    area.vim.input("<Tab> + 1")
+    area.has(2, "    xyz = width + 1")
+    area.vim.input("<Esc>1GO<Tab>a<Tab>b")
+    area.has(1, "    a   b")
+
+
+def test_next_to_an_open_popup_if_that_is_wanted(area: Editing) -> None:
+    area.vim.lua("require('caesura').setup(...)", {"cmd": SCRIPTED, "drafts": 0, "menu": True, "keymaps": True})
+    area.vim.input("2GA")
+    area.type("ret")
+    is_open(area)
+    area.answer("    ret", "urn width")
+    area.shows("urn width")
+    assert area.vim.lua(MENU)
+    area.type("<M-Right>")
+    area.has(2, "    return")
+    area.shows(" width")
 
 
 def test_moving_away_takes_it_and_coming_back_brings_it(alone: Editing) -> None:

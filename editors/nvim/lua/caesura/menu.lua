@@ -15,25 +15,33 @@ function M.is_open()
     or (blink ~= nil and blink.is_menu_visible())
 end
 
---- Call back when a menu opens or closes, which it also does without a key that changes the text.
+--- Call back when a menu has opened or closed, which it also does without a key that changes the text. nvim-cmp says
+--- so at each key, and a menu of Neovim's own whenever its selection changes.
 ---@param group integer
 ---@param callback fun()
 function M.follow(group, callback)
-  vim.api.nvim_create_autocmd("CompleteDone", { group = group, callback = vim.schedule_wrap(callback) })
+  local was_open = false
+  local told = vim.schedule_wrap(function()
+    local open = M.is_open()
+    if open ~= was_open then
+      was_open = open
+      callback()
+    end
+  end)
+  vim.api.nvim_create_autocmd({ "CompleteChanged", "CompleteDone" }, { group = group, callback = told })
   vim.api.nvim_create_autocmd("User", {
     group = group,
     pattern = { "BlinkCmpMenuOpen", "BlinkCmpMenuClose" },
-    callback = callback,
+    callback = told,
   })
-  local follows_cmp = false
-  vim.api.nvim_create_autocmd("InsertEnter", {
+  vim.api.nvim_create_autocmd({ "InsertEnter", "TextChangedI" }, { -- it may be loaded as late as that
     group = group,
     callback = function()
       local cmp = loaded("cmp")
-      if cmp and cmp.event and not follows_cmp then
-        follows_cmp = true
-        cmp.event:on("menu_opened", callback)
-        cmp.event:on("menu_closed", callback)
+      if cmp and cmp.event then
+        cmp.event:on("menu_opened", told)
+        cmp.event:on("menu_closed", told)
+        return true -- once
       end
     end,
   })
