@@ -103,6 +103,14 @@ def test_what_was_put_away_stays_away_until_a_change(sums: Terminal) -> None:
     sums.wait(lambda screen: sums.lines[3] == GHOST)
 
 
+def test_it_goes_when_the_cursor_moves_away(sums: Terminal) -> None:
+    suggested(sums)
+    sums.type(LEFT)
+    sums.wait(lambda screen: sums.lines[3] == "    t")
+    sums.type(f"{RIGHT}{TAB}o", pause_s=0.1)
+    sums.wait(lambda screen: sums.lines[3].startswith("    t   o"))
+
+
 def test_tab_takes_the_popup_s_item_and_then_the_suggestion(sums: Terminal) -> None:
     """While the popup is open coc draws what follows its selected item."""
     sums.type("2Gcc")
@@ -124,7 +132,8 @@ def test_the_shipped_model_fills_the_selection(vim: Start) -> None:
             if shown.seen("Infill selection"):
                 break
             shown.type(ESCAPE)
-        shown.type(ENTER)
-        shown.wait(lambda screen: "return None" not in screen and "Infill" not in screen)
+        while not shown.seen(lambda screen: "Infill" not in screen, 2):
+            shown.type(ENTER)  # the dialog may be drawn before it takes keys
+        shown.wait(lambda screen: "return None" not in screen)
         shown.type("u")
         shown.wait("return None")

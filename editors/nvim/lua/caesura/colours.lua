@@ -1,5 +1,5 @@
---- The colour of ghost text: italic, and unlike comments and typed text in every colour scheme and terminal. A scheme or
---- a user who sets CaesuraGhost is followed.
+--- The colour of ghost text: italic, and unlike comments and typed text in every colour scheme and terminal. A scheme
+--- or a user who sets CaesuraGhost is followed.
 
 local M = {}
 
