@@ -1,4 +1,4 @@
---- Whether a completion menu is open: Neovim's own, or that of nvim-cmp or blink.cmp.
+--- Whether a completion menu is open: Neovim's own, or that of nvim-cmp, blink.cmp or coc.nvim.
 
 local M = {}
 
@@ -13,6 +13,7 @@ function M.is_open()
   return vim.fn.pumvisible() == 1
     or (cmp ~= nil and cmp.core ~= nil and cmp.core.view:visible()) -- `cmp.visible()` may wait for a whole second
     or (blink ~= nil and blink.is_menu_visible())
+    or (vim.g.coc_service_initialized == 1 and vim.fn["coc#pum#visible"]() == 1)
 end
 
 --- Call back when a menu has opened or closed, which it also does without a key that changes the text. nvim-cmp says
