@@ -5,6 +5,7 @@ coc.nvim is in no registry in a form that runs: these tests need a clone of its 
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -48,7 +49,12 @@ def vim(editor: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.Monkey
         with terminal([editor("vim"), "-u", str(tmp_path / "vimrc"), str(file)]) as shown:
             shown.wait(name)
             shown.wait(lambda screen: ready(shown))
-            yield shown
+            try:
+                yield shown
+            finally:  # coc's Node ends with a Vim that says goodbye, and outlives one that is killed
+                shown.type(f"{ESCAPE}:call coc#rpc#kill(){ENTER}", pause_s=0.05)
+                shown.type(f":qall!{ENTER}")
+                time.sleep(1)
 
     return start
 
