@@ -50,16 +50,14 @@ def area(request: pytest.FixtureRequest, editor: Callable[[str], str], tmp_path:
             pytest.skip(f"there is no clone of {name} in {place}")
         load += f"vim.opt.rtp:prepend('{place}')\n"
     load += SET_UP[request.param]
-    with editing(
-        editor("nvim"), tmp_path / "area.py", TEXT, cmd=SCRIPTED, server=load, drafts=0, keymaps=True
-    ) as found:
+    with editing(editor("nvim"), tmp_path / "area.py", TEXT, cmd=SCRIPTED, server=load, keymaps=True) as found:
         yield found
 
 
 @pytest.fixture
 def alone(editor: Callable[[str], str], tmp_path: Path) -> Iterator[Editing]:
     """Without a plugin for popups."""
-    with editing(editor("nvim"), tmp_path / "area.py", TEXT, cmd=SCRIPTED, drafts=0, keymaps=True) as found:
+    with editing(editor("nvim"), tmp_path / "area.py", TEXT, cmd=SCRIPTED, keymaps=True) as found:
         yield found
 
 
@@ -123,7 +121,7 @@ def test_keys_right_after_tab_come_after_it(area: Editing) -> None:
 
 
 def test_next_to_an_open_popup_if_that_is_wanted(area: Editing) -> None:
-    area.vim.lua("require('caesura').setup(...)", {"cmd": SCRIPTED, "drafts": 0, "menu": True, "keymaps": True})
+    area.vim.lua("require('caesura').setup(...)", {"cmd": SCRIPTED, "menu": True, "keymaps": True})
     area.vim.input("2GA")
     area.type("ret")
     is_open(area)
