@@ -114,7 +114,7 @@ def ghost(frame: Frame) -> str:
 
 def suggestion(frame: Frame) -> str:
     """What may be taken, without the draft behind it."""
-    return frame.of("CaesuraLocked") + frame.of("ComplHint")
+    return frame.of("CaesuraGhost") + frame.of("ComplHint")
 
 
 def appeared(span: Span, seen: Callable[[Frame], str]) -> float | None:
@@ -181,7 +181,7 @@ def play(program: str, view: dict[str, Any], chosen: Sequence[Stretch], model: s
 def begin(neovim: Neovim, file: Path, setup: dict[str, Any]) -> None:
     """The plugin attached to a file, in insert mode."""
     neovim.command(f"set rtp^={PLUGIN} | runtime plugin/caesura.lua")
-    neovim.lua(COLORS, ["CaesuraLocked", "CaesuraDraft", "ComplHint"])
+    neovim.lua(COLORS, ["CaesuraGhost", "CaesuraDraft", "ComplHint"])
     neovim.command(f"filetype on | edit {file} | {LITERAL}")
     neovim.lua("require('caesura').setup(...)", setup)
     state = "return require('caesura.status').get().state"

@@ -20,7 +20,7 @@ from typing import Any
 import msgpack
 
 PLUGIN = Path(__file__).parents[2] / "editors" / "nvim"
-GHOST = ("CaesuraLocked", "CaesuraDraft", "ComplHint")
+GHOST = ("CaesuraGhost", "CaesuraDraft", "ComplHint")
 RPC_S = WAIT_S = 120.0  # limits are reached only where something is wrong
 
 Cell = tuple[str, int]  # what is drawn, and the number of its highlight
@@ -135,7 +135,9 @@ class Screen:
 class Neovim:
     """A process of its own, without anybody's configuration; ended by `close`."""
 
-    def __init__(self, program: str, width: int = 80, height: int = 16, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self, program: str, width: int = 80, height: int = 16, arguments: Sequence[str] = (), colors: int = 256
+    ) -> None:
         command = [program, "--clean", "-n", "-i", "NONE", "--embed", *arguments]
         environment = {**os.environ, "LANG": "C.UTF-8", "NVIM_LOG_FILE": os.devnull}
         self._process = subprocess.Popen(
@@ -146,7 +148,8 @@ class Neovim:
         self._news = threading.Condition()
         self.screen = Screen(width, height)
         threading.Thread(target=self._read, daemon=True).start()
-        self.call("nvim_ui_attach", width, height, {"rgb": True, "ext_linegrid": True, "ext_hlstate": True})
+        options = {"rgb": True, "ext_linegrid": True, "ext_hlstate": True, "term_colors": colors}
+        self.call("nvim_ui_attach", width, height, options)
 
     def _read(self) -> None:
         assert self._process.stdout

@@ -23,9 +23,12 @@ from .browser import chromium
 ROOT = Path(__file__).parents[2]
 ROWS, COLUMNS = 24, 90
 FRONT, BACK = "#d8d8d8", "#1e1e24"
+LIGHT_FRONT, LIGHT_BACK = "#2a2a30", "#f6f6f8"
 COLOURS = {  # the names that a terminal has for its colours
     **{"black": "#1e1e24", "red": "#e06c75", "green": "#98c379", "brown": "#e5c07b", "blue": "#61afef"},
     **{"magenta": "#c678dd", "cyan": "#56b6c2", "white": "#d8d8d8"},
+    **{"brightblack": "#7f7f8a", "brightred": "#ff7b85", "brightgreen": "#7bbf4e", "brightbrown": "#c79a2b"},
+    **{"brightblue": "#3d8fe0", "brightmagenta": "#b05fd0", "brightcyan": "#2f9fb0", "brightwhite": "#ffffff"},
 }
 ESCAPE, ENTER, TAB = "\x1b", "\r", "\t"
 WAIT_S = 120.0  # for what surely comes: it is only reached where it does not
@@ -67,7 +70,7 @@ class Terminal:
         self._lock = threading.Lock()
         self._process, self._pty = pty.fork()
         if not self._process:
-            os.execvpe(command[0], list(command), dict(env) | {"TERM": "xterm-256color", "COLORTERM": "truecolor"})
+            os.execvpe(command[0], list(command), dict(env))
         fcntl.ioctl(self._pty, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -120,15 +123,19 @@ class Terminal:
         """The upper rows of the screen as a PNG, where pictures are asked for: it takes a browser."""
         if not os.environ.get("CAESURA_PICTURES"):
             return
-        with self._lock:
-            screen, cursor = self._screen.buffer, (self._screen.cursor.y, self._screen.cursor.x)
-            cells = [[_cell(screen[y][x], (y, x) == cursor) for x in range(COLUMNS)] for y in range(rows)]
-        lines = "\n".join(map("".join, cells))
-        style = f"font:15px/20px 'DejaVu Sans Mono',monospace;color:{FRONT};margin:0;display:inline-block"
         with chromium() as browser:
             page = browser.new_page()
-            page.set_content(f'<body style="margin:0;background:{BACK}"><pre style="{style};background:{BACK}">{lines}')
+            page.set_content(f'<body style="margin:0;background:{BACK}">{self.page(rows)}')
             page.locator("pre").screenshot(path=str(path))
+
+    def page(self, rows: int = ROWS, columns: int = COLUMNS, front: str = FRONT, back: str = BACK) -> str:
+        """The upper rows of the screen as HTML, on a ground of these colours."""
+        with self._lock:
+            screen, cursor = self._screen.buffer, (self._screen.cursor.y, self._screen.cursor.x)
+            cells = [[_cell(screen[y][x], (y, x) == cursor, front, back) for x in range(columns)] for y in range(rows)]
+        lines = "\n".join(map("".join, cells))
+        style = f"font:15px/20px 'DejaVu Sans Mono',monospace;color:{front};margin:0;display:inline-block"
+        return f'<pre style="{style};background:{back}">{lines}</pre>'
 
     def close(self) -> None:
         os.kill(self._process, signal.SIGKILL)
@@ -147,20 +154,21 @@ class Terminal:
                 self._stream.feed(data)
 
 
-def _cell(cell: Any, under_cursor: bool) -> str:
+def _cell(cell: Any, under_cursor: bool, given_front: str, given_back: str) -> str:
     front, back = (
         COLOURS.get(name, f"#{name}") if name != "default" else given
-        for name, given in ((cell.fg, FRONT), (cell.bg, BACK))
+        for name, given in ((cell.fg, given_front), (cell.bg, given_back))
     )
     if cell.reverse != under_cursor:
         front, back = back, front
     style = f"color:{front};background:{back};display:inline-block;height:20px"
+    style += ";font-style:italic" if cell.italics else ""
     return f'<span style="{style}">{html.escape(cell.data)}</span>'
 
 
 @contextmanager
 def terminal(command: Sequence[str], **env: str) -> Iterator[Terminal]:
-    found = Terminal(command, os.environ | env)
+    found = Terminal(command, os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor"} | env)
     try:
         yield found
     finally:

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.real
 TESTS = Path(__file__).parents[1]
 CAESURA = [sys.executable, "-P", "-m", "caesura", "lsp"]
 SCRIPTED = [sys.executable, "-P", str(TESTS / "support" / "processes" / "lsp_server.py")]
-COLORS = {"CaesuraLocked": 0x9B9EA4, "CaesuraDraft": 0x4F5258, "ComplHint": 0x9B9EA4}
+COLORS = {"CaesuraGhost": 0x9B9EA4, "CaesuraDraft": 0x4F5258, "ComplHint": 0x9B9EA4}
 SETTINGS = {"minConfidence": 0, "speculate": False}  # however unsure a text is, and nothing that was not asked for
 TRIES, TRY_S = 10, 15.0
 ENGINE_S = 300.0
@@ -155,7 +155,7 @@ class Editing:
         for _ in range(TRIES):
             deadline = time.monotonic() + TRY_S
             while time.monotonic() < deadline:
-                suggestion = self.vim.frame.of("CaesuraLocked") or self.vim.frame.of("ComplHint")
+                suggestion = self.vim.frame.of("CaesuraGhost") or self.vim.frame.of("ComplHint")
                 if suggestion and suggestion == self.vim.ghost.replace("\n", ""):
                     time.sleep(0.3)  # until the answer, if this is not it
                     if self.vim.ghost.replace("\n", "") == suggestion:
@@ -234,7 +234,7 @@ def test_a_draft_gets_sure_without_a_frame_between(each: Open) -> None:
     area.shows("urn width * he")
     area.engine(text="urn width * height", locked=18, done=True)
     last = area.vim.wait(
-        lambda: area.vim.frame.of("CaesuraLocked") == "urn width * height" and area.vim.frame, "the answer"
+        lambda: area.vim.frame.of("CaesuraGhost") == "urn width * height" and area.vim.frame, "the answer"
     )
     frames = area.vim.frames[seen:]
     assert without_ghost(frames) == 0
@@ -430,7 +430,7 @@ def test_the_next_suggestion(scripted: Open) -> None:
     area.vim.input("2GA")
     area.type("ret")
     area.answer("    ret", "urn width", "urn height")
-    area.vim.wait(lambda: area.vim.frame.of("CaesuraLocked") == "urn width", "the answer")
+    area.vim.wait(lambda: area.vim.frame.of("CaesuraGhost") == "urn width", "the answer")
     assert area.shows_after("<M-]>", "urn height").rows[1].endswith("urn height (2/2)")
     area.type("<M-]>")
     area.shows("urn width")
@@ -681,7 +681,7 @@ def test_pictures(real: Open, pictures: Path) -> None:
         deadline = time.monotonic() + TRY_S
         while time.monotonic() < deadline and not page:
             frame, drawn = area.vim.frame, area.vim.page()
-            if frame.of("CaesuraLocked") and not frame.of("CaesuraDraft"):
+            if frame.of("CaesuraGhost") and not frame.of("CaesuraDraft"):
                 page = drawn
         if page:
             break

@@ -65,7 +65,7 @@ def vim(editor: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.Monkey
     """Opens a file in Vim with the blocks of the page, however unsure the model is of the example."""
     program = editor("vim")
     on_path(monkeypatch, tmp_path)
-    before, after = pasted("vim.md", "vim", 0), pasted("vim.md", "vim", 1)
+    before, after = pasted("vim.md", "vim", 1), pasted("vim.md", "vim", 2)
     assert OPTIONS in after, "editors/vim.md has other options"
     quiet = "set nocompatible noswapfile viminfo= shortmess+=I\nfiletype plugin on\nexecute 'set rtp^=' . $ALE\n"
     only = "call map(g:ale_linters, {_, names -> filter(names, 'v:val ==# \"caesura\"')})\n"  # not what else is here

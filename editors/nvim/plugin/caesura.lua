@@ -31,7 +31,15 @@ for name, what in pairs({
 end
 vim.keymap.set("x", "<Plug>(caesura-fill)", ":Caesura fill<CR>", { silent = true, desc = "Caesura: fill this" })
 
-vim.api.nvim_set_hl(0, "CaesuraLocked", { default = true, link = "Comment" })
+require("caesura.colours").set()
+vim.api.nvim_create_autocmd({ "ColorScheme", "OptionSet", "UIEnter" }, {
+  group = vim.api.nvim_create_augroup("caesura.colours", {}),
+  callback = function(call)
+    if call.event ~= "OptionSet" or call.match == "background" then
+      require("caesura.colours").set()
+    end
+  end,
+})
 vim.api.nvim_set_hl(0, "CaesuraDraft", { default = true, link = "NonText" })
 vim.api.nvim_set_hl(0, "CaesuraCount", { default = true, link = "MoreMsg" })
 vim.api.nvim_set_hl(0, "CaesuraFilling", { default = true, link = "Visual" })

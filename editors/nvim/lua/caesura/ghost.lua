@@ -25,7 +25,7 @@ end
 local function chunks(rest, from, to, width)
   local cut = math.min(math.max(rest.settled, from - 1), to)
   local found = {}
-  for _, part in ipairs({ { from, cut, "CaesuraLocked" }, { cut + 1, to, "CaesuraDraft" } }) do
+  for _, part in ipairs({ { from, cut, "CaesuraGhost" }, { cut + 1, to, "CaesuraDraft" } }) do
     if part[1] <= part[2] then
       local text = spread(rest.text:sub(part[1], part[2]), width)
       width = width + vim.fn.strdisplaywidth(text)

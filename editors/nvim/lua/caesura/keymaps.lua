@@ -47,7 +47,8 @@ function M.set(wanted)
         if not require("caesura")[name]() then
           vim.api.nvim_feedkeys(raw(before), "im", false)
         end
-      end, { desc = "Caesura: " .. name:gsub("_", " ") })
+        return ""
+      end, { expr = true, desc = "Caesura: " .. name:gsub("_", " ") }) -- blink.cmp runs others after the next keys
     end
   end
 end

@@ -25,6 +25,7 @@ local MOVED_MS = 75 -- a cursor that only moves through the text asks where it c
 
 local asked ---@type caesura.Request?  the last request, also when it is answered
 local proposal ---@type caesura.Proposal?  what is drawn
+local dismissed ---@type {place: caesura.Place, tick: integer}?  where a suggestion was put away
 local tokens = 0
 local moving = assert(vim.uv.new_timer())
 
@@ -134,11 +135,19 @@ local function answered(token, result)
   end
 end
 
+--- Whether a suggestion was put away in this line, and the text has not changed since.
+local function is_dismissed(place)
+  return dismissed ~= nil
+    and dismissed.place.buf == place.buf
+    and dismissed.place.row == place.row
+    and dismissed.tick == vim.api.nvim_buf_get_changedtick(place.buf)
+end
+
 local function ask(kind)
   cancel()
   local place, column = Proposal.here()
   local client = vim.lsp.get_clients({ name = "caesura", bufnr = place.buf })[1]
-  if not client or not is_wanted() then
+  if not client or not is_wanted() or (kind == AUTOMATIC and is_dismissed(place)) then
     return clear()
   end
   tokens = tokens + 1
@@ -253,6 +262,8 @@ end
 
 function M.dismiss()
   local was_shown = proposal ~= nil
+  local place = Proposal.here()
+  dismissed = { place = place, tick = vim.api.nvim_buf_get_changedtick(place.buf) }
   leave()
   return was_shown
 end
