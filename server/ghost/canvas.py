@@ -14,7 +14,7 @@ from caesura.server.answers.worth import ALL, Bar, best_start, counts_words, end
 from caesura.server.context.context import Context
 from caesura.server.context.secrets import reveals
 from caesura.server.ghost.gate import DocumentGate
-from caesura.server.ghost.typed import Draft, Proposal, Typed
+from caesura.server.ghost.typed import Proposal, Typed
 from caesura.server.structured.offer import Offer
 from caesura.server.text.document import Edit
 
@@ -125,18 +125,6 @@ class WarmCanvas:
             p.insert for p in rest if (p.eat, p.back) == (best.eat, best.back) and not best.insert.startswith(p.insert)
         )
         return replace(best, others=tuple(others))
-
-    def draft(self, cursor: int, gate: DocumentGate) -> Draft:
-        """The draft that a streaming editor may draw at the cursor: the sound start of the best fill."""
-        if not self.fills:
-            return Draft("")
-        fill, nothing = self.fills[0], Proposal("")
-        best = self.typed.left(self.lead + self._finish(fill.text), cursor) or nothing
-        locked = self.typed.left(self.lead + self._finish(fill.locked_start), cursor) or nothing
-        if reveals(best.insert, self.context.prefix, self.context.suffix):
-            return Draft("")
-        text = self._gated(best, cursor, gate) if best.insert else ""
-        return Draft(text, best.eat, _common(text, locked.insert), fill.confidence)
 
     def give(self, proposal: Proposal, cursor: int) -> None:
         """The editor shows `proposal` at `cursor` from now on."""
@@ -255,11 +243,6 @@ def _tokens(fill: wire.Fill, text: str) -> Iterator[tuple[int, float]]:
         if begin < len(text):
             yield end, probability
         begin = end
-
-
-def _common(one: str, other: str) -> int:
-    """The length of the common start of two texts."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _is_word(character: str) -> bool:

@@ -179,9 +179,8 @@ class Pane:
         return canvas, "typed_through" if canvas.typed.written and canvas.fills else "warm"
 
     def gate(self, canvas: WarmCanvas) -> DocumentGate:
-        """The gate for the texts of `canvas` in the current document. The drafts of a canvas share a gate until the
-        text changes. Each draft is parsed in the event loop: 1.4 ms at 2,000 lines, 2.6 ms with a gate of its own
-        (p50)."""
+        """The gate for the texts of `canvas` in the current document. The states of a canvas share a gate until the
+        text changes. Each is parsed in the event loop: 1.4 ms at 2,000 lines, 2.6 ms with a gate of its own (p50)."""
         options = self._services.settings.options
         key = canvas, self.opened.document.text, self.opened.tree.tree, options.syntax_gate
         if self._gate is None or self._gate[0] != key:

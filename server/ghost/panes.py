@@ -13,7 +13,7 @@ from caesura.server.ghost.jobs import Jobs
 from caesura.server.ghost.pane import Pane, Selected, Services, Start
 from caesura.server.ghost.reader import ContextReader
 from caesura.server.ghost.requests import NothingNew, Request
-from caesura.server.ghost.typed import Draft, Proposal
+from caesura.server.ghost.typed import Proposal
 from caesura.server.options import MODES, Settings
 from caesura.server.records.stats import Stats
 from caesura.server.records.trace import Trace
@@ -63,13 +63,13 @@ class Panes:
         *,
         invoked: bool,
         selected: Selected | None = None,
-        on_draft: Callable[[Draft], None] | None = None,
+        on_part: Callable[[Proposal], None] | None = None,
     ) -> Callable[[], Awaitable[Proposal | NothingNew]]:
         """A function that answers the request when it is called; see Request. The text is read now, before an edit that
         may come while the answer waits for its turn."""
         pane = self._pane(opened)
         late = asyncio.get_running_loop().time() + self._settings.options.deadline_ms / 1000
-        request = Request(pane, pane.supersede(), at, selected is not None, late, self._trace, on_draft)
+        request = Request(pane, pane.supersede(), at, selected is not None, late, self._trace, on_part)
         canvas = pane.canvases.current
         shown = canvas is not None and bool(canvas.shown) and canvas.agrees(at)
         invoked = invoked or (shown and not MODES[self._settings.options.mode].automatic)  # it was asked for: it stays

@@ -32,7 +32,6 @@ end
 vim.keymap.set("x", "<Plug>(caesura-fill)", ":Caesura fill<CR>", { silent = true, desc = "Caesura: fill this" })
 
 vim.api.nvim_set_hl(0, "CaesuraLocked", { default = true, link = "Comment" })
-vim.api.nvim_set_hl(0, "CaesuraDraft", { default = true, link = "NonText" })
 vim.api.nvim_set_hl(0, "CaesuraCount", { default = true, link = "MoreMsg" })
 vim.api.nvim_set_hl(0, "CaesuraFilling", { default = true, link = "Visual" })
 
