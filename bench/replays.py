@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import importlib
 import inspect
+import itertools
 import json
 import random
 import re
@@ -85,11 +86,28 @@ class Replay:
 
 @dataclass(frozen=True)
 class Shown:
-    """The suggestion on the screen since `at`, in seconds of the desk's clock. It has no blanks: not all of them can be
-    seen."""
+    """The suggestion on the screen since `at`, in seconds of the desk's clock. `ghost` has no blanks, since not all of
+    them can be seen; `blank`: it begins with one."""
 
     at: float
     ghost: str
+    blank: bool
+
+
+NOTHING = Shown(0.0, "", blank=False)
+
+
+def shown(at: float, ghost: str) -> Shown:
+    return Shown(at, "".join(ghost.split()), ghost[:1].isspace())
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key pressed at `at`, the text that it wrote, or None for Tab, and what of the part was to come after it."""
+
+    at: float
+    wrote: str | None
+    rest: str
 
 
 class Desk(Protocol):
@@ -112,7 +130,7 @@ class Seen:
 
     counts: Counter[str] = field(default_factory=Counter)
     late_ms: list[float] = field(default_factory=list)
-    withdrawn: list[list[str]] = field(default_factory=list)  # each with what came after it, and what was to come
+    withdrawn: list[list[str]] = field(default_factory=list)  # with what came instead, the key, and what was to come
 
 
 def replays() -> list[Replay]:
@@ -155,7 +173,7 @@ def is_right(ghost: str, rest: str) -> bool:
 
 
 def play(desk: Desk, replay: Replay, seen: Seen) -> None:
-    keys: list[tuple[float, int, str | None]] = []  # when, how much of the part stands there then, and what it wrote
+    keys = list[Key]()
     at = 0
     looked = set[float]()
     time.sleep(LOOK_S)
@@ -168,21 +186,16 @@ def play(desk: Desk, replay: Replay, seen: Seen) -> None:
             looked.add(since)
         if pressed - since >= NOTICE_S and right and len(ghost) >= LEAST and (size := _taken(desk, replay, at, seen)):
             at += size
-            keys.append((pressed, at, None))
+            keys.append(Key(pressed, None, replay.part[at:]))
             continue
         text = unit(replay.part[at:])
         desk.press(text)
         at += len(text)
-        keys.append((pressed, at, "".join(text.split())))
-        seen.counts["keys"] += 1
+        keys.append(Key(pressed, text, replay.part[at:]))
     time.sleep(LAST_S)
+    seen.counts["keys"] += sum(key.wrote is not None for key in keys)
     seen.counts["wrong at a pause"] += len(looked)
-    frames = desk.frames()
-    for number, (pressed, size, text) in enumerate(keys):
-        end = keys[number + 1][0] if number + 1 < len(keys) else float("inf")
-        before = next((frame.ghost for frame in reversed(frames) if frame.at < pressed), "")
-        span = [frame for frame in frames if pressed <= frame.at < end]
-        look(before, text, pressed, span, replay.part[size:], seen)
+    count(keys, desk.frames(), seen)
 
 
 def _read(frames: Sequence[Shown]) -> tuple[str, float]:
@@ -210,25 +223,35 @@ def _taken(desk: Desk, replay: Replay, at: int, seen: Seen) -> int:
     return len(written)
 
 
-def look(before: str, key: str | None, pressed: float, frames: Sequence[Shown], rest: str, seen: Seen) -> None:
-    """What there was between one key and the next; `key` is what it wrote, None for Tab."""
-    kept = before.removeprefix(key) if key is not None and before.startswith(key) else ""
-    new = (frame for frame in frames if frame.ghost and not (kept and frame.ghost.startswith(kept)))
-    if (first := next(new, None)) and first.ghost != before:
+def count(keys: Sequence[Key], frames: Sequence[Shown], seen: Seen) -> None:
+    for number, key in enumerate(keys):
+        end = keys[number + 1].at if number + 1 < len(keys) else float("inf")
+        before = next((frame for frame in reversed(frames) if frame.at < key.at), NOTHING)
+        look(before, key, [frame for frame in frames if key.at <= frame.at < end], seen)
+
+
+def look(before: Shown, key: Key, frames: Sequence[Shown], seen: Seen) -> None:
+    """What there was between one key and the next."""
+    wrote = "".join((key.wrote or "").split())
+    on = key.wrote is not None and before.ghost.startswith(wrote) and (wrote or before.blank)
+    kept = before.ghost.removeprefix(wrote) if on else ""
+    if kept != before.ghost:  # until the editor has seen the key, the old one is there
+        frames = list(itertools.dropwhile(lambda frame: frame.ghost == before.ghost, frames))
+    new = next((frame for frame in frames if frame.ghost and not (kept and frame.ghost.startswith(kept))), None)
+    if new:
         seen.counts["suggestions"] += 1
-        if is_right(first.ghost, rest) and len(first.ghost) >= LEAST:
-            seen.late_ms.append((first.at - pressed) * 1000)
-    shown = kept
+        if is_right(new.ghost, key.rest) and len(new.ghost) >= LEAST:
+            seen.late_ms.append((new.at - key.at) * 1000)
+    there = kept
     for number, frame in enumerate(frames):
         soon = (later.ghost for later in frames[number:] if later.at <= frame.at + BACK_S)
-        late = frame.at >= pressed + KEY_S
-        if frame.ghost.startswith(shown) or not late:
-            shown = frame.ghost
-        elif not any(ghost.startswith(shown) for ghost in soon):
+        if frame.ghost.startswith(there) or frame.at < key.at + KEY_S:
+            there = frame.ghost
+        elif not any(ghost.startswith(there) for ghost in soon):
             seen.counts["withdrawn"] += 1
-            seen.counts["withdrawn though right"] += is_right(shown, rest)
-            seen.withdrawn.append([shown, frame.ghost, rest[:60], key or "", f"{frame.at - pressed:.3f}"])
-            shown = frame.ghost
+            seen.counts["withdrawn though right"] += is_right(there, key.rest)
+            seen.withdrawn.append([there, frame.ghost, key.wrote or "<Tab>", key.rest[:40]])
+            there = frame.ghost
 
 
 # The editors
@@ -255,7 +278,7 @@ class NeovimDesk:
         self._neovim.call("nvim_win_set_cursor", 0, [row, column])
 
     def frames(self) -> list[Shown]:
-        return [Shown(frame.at, "".join(frame.ghost.split())) for frame in self._neovim.frames]
+        return [shown(frame.at, frame.ghost) for frame in self._neovim.frames]
 
 
 class CodeDesk:
@@ -282,7 +305,7 @@ class CodeDesk:
 
     def frames(self) -> list[Shown]:
         changes = self._code.page.evaluate("() => window.changes_")
-        return [Shown(at, "".join(ghost.split())) for at, ghost in changes]
+        return [shown(at, ghost) for at, ghost in changes]
 
 
 @contextlib.contextmanager

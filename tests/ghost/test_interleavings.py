@@ -142,6 +142,14 @@ class Ghost:
         typed = self.typed(text)
         return typed is not None and self.insert.startswith(typed.rstrip(CLOSERS) if typed else "")
 
+    def stands(self, text: str, cursor: int) -> bool:
+        """Whether it is still drawn at the cursor, also within brackets that the editor closed meanwhile."""
+        typed, size = self.typed(text), cursor - len(self.before)
+        left = self.insert[max(0, size) :]
+        return bool(
+            left and typed is not None and self.insert.startswith(typed[: max(0, size)]) and _within(typed[size:], left)
+        )
+
     def rest(self, text: str, cursor: int) -> str:
         """What is left to accept; empty where it has nothing for the cursor."""
         typed = self.typed(text)
@@ -410,7 +418,7 @@ class Interleavings(RuleBasedStateMachine):
         if edits:
             self.typing.edited(opened, edits)
         if ghost := self.ghosts.get(uri):
-            ghost.idle &= bool(not replaced and ghost.rest(self._text(uri), self.cursors[uri]))
+            ghost.idle &= not replaced and ghost.stands(self._text(uri), self.cursors[uri])
 
     async def _ask(self, uri: str, invoked: bool, stream: bool, selected: Selected | None) -> None:
         opened = self._opened(uri)
@@ -487,7 +495,8 @@ class Interleavings(RuleBasedStateMachine):
         """The editor draws `shown` in the place of `ghost`."""
         text, at = self._text(asked.uri), asked.at
         if ghost and ghost.idle:
-            assert shown.insert.startswith(ghost.rest(text, at)), "what is shown only grows"
+            drawn = text[:at] + shown.insert + text[at + shown.eat :]
+            assert drawn.startswith(ghost.before + ghost.insert), "what is shown only grows"
         idle = self.cursors[asked.uri] == at
         self.ghosts[asked.uri] = Ghost(shown.id, shown.insert, shown.eat, text[:at], text[at:], idle)
 
@@ -639,6 +648,12 @@ class Interleavings(RuleBasedStateMachine):
             self.workspace.close(uri)
         asyncio.set_event_loop(None)
         self.loop.close()
+
+
+def _within(closers: str, text: str) -> bool:
+    """Whether the text brings these closing marks along, in their order."""
+    rest = iter(text)
+    return set(closers) <= set(CLOSERS) and all(mark in rest for mark in closers)
 
 
 def _tokens(text: str) -> list[str]:
