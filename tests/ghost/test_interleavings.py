@@ -180,7 +180,7 @@ class Told:
 
     text: str
     locked: int = 0
-    fills: tuple[str, ...] = ()
+    fills: tuple[str, ...] = ()  # all that it said, also on the way
     over: bool = False  # nothing comes after it
 
 
@@ -320,9 +320,18 @@ class Interleavings(RuleBasedStateMachine):
         self._lock(job, more, tail, turns)
 
     @precondition(lambda self: self._live())
-    @rule(which=JOBS, text=st.sampled_from(FILLS), others=st.lists(st.sampled_from(FILLS), max_size=2), turns=STEP)
-    def the_engine_is_done(self, which: int, text: str, others: list[str], turns: int) -> None:
+    @rule(
+        which=JOBS,
+        text=st.sampled_from(FILLS),
+        others=st.lists(st.sampled_from(FILLS), max_size=2),
+        breaks=st.booleans(),
+        turns=STEP,
+    )
+    def the_engine_is_done(self, which: int, text: str, others: list[str], breaks: bool, turns: int) -> None:
+        """`breaks`: its answer is not what it has locked."""
         job = self._live()[which % len(self._live())]
+        if breaks:
+            self.told.setdefault(job.job, Told(text)).text = text
         self._tell(job, self._done(job, text, others), turns)
 
     @precondition(lambda self: self._live())
@@ -567,7 +576,7 @@ class Interleavings(RuleBasedStateMachine):
     def _tell(self, job: wire.Infill, event: wire.Locked | wire.Done | Exception, turns: int) -> None:
         if not isinstance(event, Exception):
             alternatives = event.alternatives if isinstance(event, wire.Done) else ()
-            self.told[job.job].fills = tuple(holes[0].text for holes in (event.holes, *alternatives))
+            self.told[job.job].fills += tuple(holes[0].text for holes in (event.holes, *alternatives))
         self.engine.live[job.job].put_nowait(event)
         self._run(self._nothing(), turns)
 
