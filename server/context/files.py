@@ -117,13 +117,18 @@ class Files:
         return any(_rules(folder) != rules for folder, rules in self._read_rules.items())
 
     def hides(self, uri: str) -> bool:
-        """True if a document gets no suggestions and is no neighbour: by its path or, where that leads through links,
-        by the file's own path. Reads no file."""
-        return any(map(self._hides, _ways(path_of(uri) or unquote(re.split("[?#]", uri.partition(":")[2])[0]))))
+        """True if a document gets no suggestions and is no neighbour. Reads no file."""
+        return self.rule(uri) is not None
+
+    def rule(self, uri: str) -> str | None:
+        """The rule that hides a document, in words; None if none does. It may hide the document's path or, where that
+        leads through links, the file's own path."""
+        ways = _ways(path_of(uri) or unquote(re.split("[?#]", uri.partition(":")[2])[0]))
+        return next((rule for rule in map(self._rule, ways) if rule), None)
 
     def withholds(self, real: Path) -> bool:
         """True if the engine is on another machine, and the text of this file must not be sent there."""
-        return self._agreement is not None and self._hides(real)
+        return self._agreement is not None and self._rule(real) is not None
 
     async def imported(self, uri: str, text: str, language_id: str) -> tuple[Snapshot, ...]:
         """The files that a document imports, in the order of its imports. Reads for one document at a time."""
@@ -162,7 +167,7 @@ class Files:
     def _snapshot(self, path: Path, aliases: tuple[str, ...]) -> Snapshot | None:
         folder = self._folder(path)
         row = language("", path.name)
-        if folder is None or row is UNKNOWN or self._hides(path):
+        if folder is None or row is UNKNOWN or self._rule(path):
             return None
         text = self._read(path)
         if text is None:
@@ -174,21 +179,21 @@ class Files:
         text."""
         try:
             real = path.resolve(strict=True)
-            if self._folder(real) is None or self._hides(real):
+            if self._folder(real) is None or self._rule(real):
                 return None
             return self._texts.read(real)
         except (OSError, ValueError, RuntimeError):  # gone, no UTF-8, a loop of links
             return None
 
-    def _hides(self, path: Path) -> bool:
+    def _rule(self, path: Path) -> str | None:
         if self._agreement and not self._agreement.covers(path):
-            return True
+            return f"the engine {self._agreement.engine.name}, since its folder was not named for that engine"
         folder = self._folder(path)
         if self._never and any(map(self._never.match, _from(path, folder))):
-            return True
+            return "the policy of the engine's administrator"
         if folder is None:
-            return self._outside.hides(path.as_posix())
-        return self._inside[folder].hides(path.relative_to(folder).as_posix())
+            return self._outside.rule(path.as_posix())
+        return self._inside[folder].rule(path.relative_to(folder).as_posix())
 
     def _folder(self, path: Path) -> Path | None:
         """The innermost folder that contains the path, without following links: `_read` follows them."""

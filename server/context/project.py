@@ -113,13 +113,17 @@ class Project:
 
     def hidden(self, opened: OpenDocument) -> bool:
         """True if a document gets no proposals and is no neighbour."""
+        return self.hidden_by(opened) is not None
+
+    def hidden_by(self, opened: OpenDocument) -> str | None:
+        """The rule that hides a document, in words; None if none does."""
         now = time.monotonic()
         if now > self._look_s:
             self._look_s = now + LOOK_S
             if self._files.outdated:
                 self.changed()
                 self.on_problems()
-        return self._files.hides(opened.document.uri)
+        return self._files.rule(opened.document.uri)
 
     def frame(self, opened: OpenDocument, around: Context, budget: Budget) -> Context:
         """The context, extended by the cells around it if the document is a notebook's cell."""

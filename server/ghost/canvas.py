@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Literal
 
 from caesura import wire
 from caesura.characters import visible
@@ -17,6 +18,10 @@ from caesura.server.ghost.gate import DocumentGate
 from caesura.server.ghost.typed import Proposal, Typed
 from caesura.server.structured.offer import Offer
 from caesura.server.text.document import Edit
+
+Fault = Literal["unfinished", "unlikely", "unfit", "secret", "typed over", "short", "unsound"]
+"""Why a fill is not shown: `unlikely` is below the bar, `unfit` repeats the text around it or cannot end there, `short`
+saves too few keys, `unsound` adds a syntax error."""
 
 LEAST_PART = 8  # code points; a shorter start of a line is not shown before the whole line is locked
 
@@ -42,6 +47,7 @@ class WarmCanvas:
         self.fills: tuple[wire.Fill, ...] = ()  # the answer so far; with its alternatives once it is done
         self.answer: wire.Done | None = None
         self.over = False  # no more events will come
+        self.refusal = ""  # the sentence on why it has no answer
         self.job: wire.Infill | None = None  # the newest that fills it
         self.seed = 0
         self.asked = False  # by the user, who waits for the best answer
@@ -126,6 +132,13 @@ class WarmCanvas:
         )
         return replace(best, others=tuple(others))
 
+    def fault(self, cursor: int, gate: DocumentGate) -> Fault | None:
+        """Why nothing of the best fill is shown at `cursor`; None if a part of it is."""
+        found = self._judge(self.fills[0], cursor, part=False, replacing=False)
+        if not isinstance(found, Proposal):
+            return found
+        return None if self._gated(found, cursor, gate) else "unsound"
+
     def give(self, proposal: Proposal, cursor: int) -> None:
         """The editor shows `proposal` at `cursor` from now on."""
         size = cursor - self.typed.origin
@@ -152,26 +165,32 @@ class WarmCanvas:
         return text if text == visible(text, self.context.prefix, self.context.suffix) else ""
 
     def _proposals(self, cursor: int, *, part: bool, replacing: bool) -> Iterator[Proposal]:
-        for fill in self.fills:
-            text = _settled(fill, done=self.answer is not None)
-            shortest = 1
-            if self.offer is not None and text != fill.text:
-                continue
-            if text is None and part:
-                text, shortest = _whole_words(fill), LEAST_PART
-            if text is None:
-                continue
-            start = self._start(fill, text, cursor)
-            insert = self._finish(start)
-            if not insert or reveals(insert, self.context.prefix, self.context.suffix):
-                continue
-            found = self._replacement(insert, cursor) if replacing else self.typed.left(self.lead + insert, cursor)
-            if (
-                found
-                and len(found.insert.strip()) >= shortest
-                and (replacing or self._passes(found, cursor, fill, start))
-            ):
-                yield replace(found, confidence=fill.confidence)
+        """The fills to show, best first."""
+        judged = (self._judge(fill, cursor, part=part, replacing=replacing) for fill in self.fills)
+        return (found for found in judged if isinstance(found, Proposal))
+
+    def _judge(self, fill: wire.Fill, cursor: int, *, part: bool, replacing: bool) -> Proposal | Fault:
+        """What to show of a fill at `cursor`, or why nothing of it is shown."""
+        text = _settled(fill, done=self.answer is not None)
+        shortest = 1
+        if text is None and part and self.offer is None:
+            text, shortest = _whole_words(fill), LEAST_PART
+        if text is None or (self.offer is not None and text != fill.text):
+            return "unfinished"
+        start = self._start(fill, text, cursor)
+        if not start:
+            return "unlikely"
+        insert = self._finish(start)
+        if not insert:
+            return "unfit"
+        if reveals(insert, self.context.prefix, self.context.suffix):
+            return "secret"
+        found = self._replacement(insert, cursor) if replacing else self.typed.left(self.lead + insert, cursor)
+        if found is None:
+            return "typed over"
+        if len(found.insert.strip()) < shortest or not (replacing or self._passes(found, cursor, fill, start)):
+            return "short"
+        return replace(found, confidence=fill.confidence)
 
     def _start(self, fill: wire.Fill, text: str, cursor: int) -> str:
         """The start of `text` that is worth showing at `cursor`. Text that the user has typed is certain."""

@@ -41,17 +41,21 @@ class Jobs:
         found = suggest.context_of(text, start, end, options=options, language=language, tree=tree, following=True)
         return self._project.frame(opened, found, suggest.budget(options))
 
-    def wanted(self, opened: OpenDocument, canvas: WarmCanvas, *, invoked: bool) -> bool:
-        """False if the settings exclude a suggestion, and in Markdown until a word has begun."""
-        options, start = self._settings.options, canvas.typed.origin
+    def refusal(self, opened: OpenDocument, canvas: WarmCanvas, *, invoked: bool) -> str:
+        """The sentence on why a canvas gets no suggestion, whatever the model says; empty if it may get one."""
+        options, start, scope = self._settings.options, canvas.typed.origin, canvas.context.scope
         if opened.document.language == "markdown" and not invoked:
             text = opened.document.text
             before = line_before(text, start) + (canvas.lead or canvas.typed.written)
             line = line_before(before, len(before))
             prose = edits.is_prose(line) and not edits.in_code(text, start, opened.tree.tree)
             if prose and not _WORD.search(line):
-                return False
-        return {"comment": options.in_comments, "string": options.in_strings}.get(canvas.context.scope, True)
+                return f"In prose, suggestions begin after the first {LEAST_WORD} letters of a word."
+        if scope == "comment" and not options.in_comments:
+            return "The setting 'inComments' turns suggestions in comments off."
+        if scope == "string" and not options.in_strings:
+            return "The setting 'inStrings' turns suggestions in strings off."
+        return ""
 
     def offer(self, opened: OpenDocument, canvas: WarmCanvas) -> Offer | None:
         """The offer of the document's language after the lead of a canvas, if it has one."""

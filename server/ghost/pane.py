@@ -38,6 +38,7 @@ from caesura.server.text.workspace import OpenDocument
 
 FAINT = 25  # explore text up to this many times below the display threshold; typing confirms its start
 NEARBY = 30  # lines; within them the chosen neighbours stay, and so does the engine's KV of them
+IN_FRONT = "The cursor stands in front of a word; ask for a suggestion to get text that ends before it."
 
 _WORD = re.compile(r"\w")
 
@@ -114,7 +115,7 @@ class Pane:
             if self.suggestion:
                 self._services.feedback.judge(self.suggestion, self.suggestion.follow(edit, now))
         at, self._start = _cursor_after(edits, self.opened.language), None
-        if at is None or not self._services.settings.options.warm or self.off(invoked=False):
+        if at is None or not self._services.settings.options.warm or self.refusal(invoked=False):
             return
         canvas, how = self.canvas_for(Start(at, "automatic", self._services.feedback.bar(invoked=False)))
         if how != "cold" and len(edits[0].text.strip()) >= TAKEN:
@@ -130,7 +131,7 @@ class Pane:
         """The cursor has come to rest: have its context prefilled, unless that of a known canvas is still in the
         engine's cache."""
         reader = self._services.reader
-        if not self._services.settings.options.warm or self.off(invoked=False):
+        if not self._services.settings.options.warm or self.refusal(invoked=False):
             return
         reader.end()
         known = self._known(at, None) is not None
@@ -138,7 +139,7 @@ class Pane:
             return
         end = self._services.jobs.end(self.opened, at)
         canvas = WarmCanvas(Typed(at, closing=self.opened.document.text[at:end]), self._context(at, end))
-        if self._services.jobs.wanted(self.opened, canvas, invoked=False):
+        if not self._services.jobs.refusal(self.opened, canvas, invoked=False):
             reader.read(self._job(canvas, "speculative", reader.document))
             self._readings = reader.count if known else self._readings
 
@@ -148,12 +149,18 @@ class Pane:
         self.canvases.drop()
         self._gate = None
 
-    def off(self, *, invoked: bool) -> bool:
-        """True if this document gets no suggestions."""
-        options = self._services.settings.options
-        asked = invoked or MODES[options.mode].automatic
-        allowed = options.enable and asked and options.allows(self.opened.document.language)
-        return not allowed or self._services.project.hidden(self.opened)
+    def refusal(self, *, invoked: bool) -> str:
+        """The sentence on why this document gets no suggestions; empty if it gets some."""
+        options, language = self._services.settings.options, self.opened.document.language
+        if not options.enable:
+            return "The setting 'enable' turns suggestions off."
+        if not options.allows(language):
+            return f"The setting 'languages' turns suggestions in {language} off."
+        if rule := self._services.project.hidden_by(self.opened):
+            return f"This file is hidden by {rule}."
+        if not invoked and not MODES[options.mode].automatic:
+            return f"The mode '{options.mode}' suggests only if you ask."
+        return ""
 
     # The canvas at the cursor
 
@@ -234,10 +241,13 @@ class Pane:
     # Jobs
 
     def _launch(self, canvas: WarmCanvas, priority: Priority, draft: tuple[str] | None = None) -> None:
-        """Begin the job of a canvas, unless no suggestion is wanted there: in front of a word only if the user asks."""
+        """Begin the job of a canvas, unless no suggestion is wanted there."""
         end, invoked = canvas.typed.origin + len(canvas.typed.text), priority == "invoked"
-        in_front = _WORD.match(self.opened.document.text, end) and not invoked
-        if in_front or not self._services.jobs.wanted(self.opened, canvas, invoked=invoked):
+        if not invoked and _WORD.match(self.opened.document.text, end):
+            canvas.refusal = IN_FRONT
+        else:
+            canvas.refusal = self._services.jobs.refusal(self.opened, canvas, invoked=invoked)
+        if canvas.refusal:
             canvas.over = True
             return
         document = self._key if canvas is self.canvases.current else self._key + "+"
@@ -284,6 +294,7 @@ class Pane:
                 return
             if job.priority != "speculative" or canvas is self.canvases.current:  # else no request waits for it
                 self._services.report(str(error))
+            canvas.refusal = str(error)
             hopeless = isinstance(error, (EngineBusy, EngineUnavailable))  # another job would fail too
             if canvas.typed.written and not canvas.shown and not hopeless:
                 self._restart(canvas)  # no job covers the newest keys, and the editor shows nothing

@@ -14,6 +14,7 @@ from caesura.server.ghost.pane import Pane, Selected, Services, Start
 from caesura.server.ghost.reader import ContextReader
 from caesura.server.ghost.requests import NothingNew, Request
 from caesura.server.ghost.typed import Proposal
+from caesura.server.ghost.why import Reason, why
 from caesura.server.options import MODES, Settings
 from caesura.server.records.stats import Stats
 from caesura.server.records.trace import Trace
@@ -73,12 +74,16 @@ class Panes:
         canvas = pane.canvases.current
         shown = canvas is not None and bool(canvas.shown) and canvas.agrees(at)
         invoked = invoked or (shown and not MODES[self._settings.options.mode].automatic)  # it was asked for: it stays
-        if pane.off(invoked=invoked):
+        if pane.refusal(invoked=invoked):
             return request.refuse
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
         return partial(
             request.answer, *pane.canvas_for(Start(at, priority, self._feedback.bar(invoked=invoked), selected))
         )
+
+    async def why(self, opened: OpenDocument, at: int) -> Reason:
+        """Why there is no suggestion at `at`."""
+        return await why(self._pane(opened), self._services, at)
 
     def accepted(self, id: str, units: int | None = None) -> None:
         """The editor has inserted a proposal: all of it, or its first `units` UTF-16 units."""

@@ -1,7 +1,7 @@
 """The commands of `workspace/executeCommand`, and the progress bar of a fill.
 
 A command that fills has one argument, a FillRequest. Its answer is `{applied, message?, id?, holes?, unfilled?, level?,
-edit?}`, never an error, and never a dialog.
+edit?}`, never an error, and never a dialog. `caesura.why` has a WhyRequest, and answers `{message, text?}`.
 """
 
 import asyncio
@@ -15,14 +15,26 @@ from caesura.client.backend import EngineError, job_id
 from caesura.server.fills.result import Events, Progress
 from caesura.server.fills.task import NoFill
 from caesura.server.lsp import filling
-from caesura.server.lsp.filling import TITLES, FillRequest
+from caesura.server.lsp.filling import TITLES, FillRequest, RequestPosition
 from caesura.server.lsp.popup import ACCEPTED
 from caesura.server.lsp.transport import Server
 from caesura.server.session import Session
-from caesura.server.text.workspace import OpenDocument
+from caesura.server.text.workspace import MAX_DOCUMENT, OpenDocument
 
 ProgressToken = int | str
 CommandResult = dict[str, Any]
+
+WHY = "caesura.why"
+UNKNOWN_DOCUMENT = (
+    f"Caesura has no text of this document: it is not open here, or longer than {MAX_DOCUMENT:,} characters."
+)
+
+
+class WhyRequest(msgspec.Struct, frozen=True):
+    """The argument of `caesura.why`."""
+
+    uri: str
+    position: RequestPosition
 
 
 class Commands:
@@ -37,13 +49,15 @@ class Commands:
         return f"<Commands {len(self._running)} running>"
 
     def register(self, on: Callable[..., None]) -> None:
-        options = types.ExecuteCommandOptions(commands=[*TITLES, ACCEPTED], work_done_progress=True)
+        options = types.ExecuteCommandOptions(commands=[*TITLES, ACCEPTED, WHY], work_done_progress=True)
         on(types.WORKSPACE_EXECUTE_COMMAND, self.execute, options)
         on(types.WINDOW_WORK_DONE_PROGRESS_CANCEL, self.cancel)
 
     def execute(self, params: types.ExecuteCommandParams) -> CommandResult | Awaitable[CommandResult] | None:
         if params.command in TITLES:
             return self._fill(params)
+        if params.command == WHY:
+            return self._why(params)
         if params.command != ACCEPTED:
             return self._failure(f"There is no command {params.command}.")
         for id in params.arguments or ():  # the editor has inserted a completion item
@@ -54,6 +68,22 @@ class Commands:
         """Cancel the fill whose progress bar the user has cancelled."""
         if task := self._running.get(params.token):
             task.cancel()
+
+    def _why(self, params: types.ExecuteCommandParams) -> CommandResult | Awaitable[CommandResult]:
+        """Why there is no suggestion at a place."""
+        try:
+            place = msgspec.convert((params.arguments or [None])[0], WhyRequest)
+        except msgspec.ValidationError as error:
+            return {"message": str(error)}
+        opened = self._session.workspace.get(place.uri)
+        if opened is None:
+            return {"message": UNKNOWN_DOCUMENT}
+        at = opened.document.offset((place.position.line, place.position.character))
+        return self._reason(opened, at)
+
+    async def _reason(self, opened: OpenDocument, at: int) -> CommandResult:
+        reason = await self._session.panes.why(opened, at)
+        return {"message": reason.sentence} | ({"text": reason.text} if reason.text else {})
 
     def _fill(self, params: types.ExecuteCommandParams) -> CommandResult | Awaitable[CommandResult]:
         """Read the text now, before later edits, and run the fill."""

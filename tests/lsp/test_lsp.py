@@ -282,6 +282,23 @@ async def test_by_default_what_saves_fewer_than_four_keys_waits_to_be_asked_for(
     assert await answer(client.complete(0, 7, triggerKind=1)) == shown
 
 
+async def test_a_user_is_told_why_there_is_no_suggestion(client: Client) -> None:
+    await client.start(initializationOptions={"minConfidence": 0.95})
+    client.open("x = ")
+
+    def why(**argument: Any) -> "asyncio.Future[dict[str, Any]]":
+        return client.ask("workspace/executeCommand", {"command": "caesura.why", "arguments": [argument]})
+
+    asked = why(uri=URI, position={"line": 0, "character": 4})
+    await client.engine("alpha")
+    told = (await asked)["result"]
+    assert "must reach 0.95" in told["message"]
+    assert told["text"] == "alpha"
+    told = (await why(uri="file:///other.py", position={"line": 0, "character": 0}))["result"]
+    assert "not open here" in told["message"]
+    assert "position" in (await why(uri=URI))["result"]["message"]
+
+
 async def test_a_language_of_an_odd_name_gets_completions(client: Client) -> None:
     await client.start()
     client.open("x = ", "a\x1b[31m\n" + "b" * 300)

@@ -75,6 +75,16 @@ vim.lsp.config("caesura", { cmd = function()
 end })
 """
 
+FLOATING = """
+local texts = {}
+for _, window in ipairs(vim.api.nvim_list_wins()) do
+  if vim.api.nvim_win_get_config(window).relative ~= "" then
+    vim.list_extend(texts, vim.api.nvim_buf_get_lines(vim.api.nvim_win_get_buf(window), 0, -1, false))
+  end
+end
+return table.concat(texts, " ")
+"""
+
 Open = Callable[..., "Editing"]
 
 
@@ -827,6 +837,21 @@ def from_readme(way: str) -> str:
     found = re.search(rf"<!-- {re.escape(way)} -->\n```lua\n(.*?)```", (PLUGIN / "README.md").read_text(), re.DOTALL)
     assert found, way
     return found[1]
+
+
+def test_why_there_is_no_suggestion(each: Open) -> None:
+    area = each(settings={"minConfidence": 0.95, "leastKeys": 4})
+    area.vim.input("2GA")
+    area.type("return ")
+    area.asked("return ")
+    area.engine(choices=[["width * height"]], done=True)
+    area.vim.input("<Esc>")
+    area.vim.command("Caesura why")
+    area.vim.wait(lambda: "must reach 0.95." in (told := area.vim.lua(FLOATING)) and "width * height" in told, "why")
+    area.vim.input("0")
+    area.vim.command("Caesura toggle")
+    area.vim.command("Caesura why")
+    area.vim.wait(lambda: ":Caesura toggle" in area.vim.lua(FLOATING), "the reason that it is off")
 
 
 LAZY = """

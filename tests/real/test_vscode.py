@@ -295,6 +295,13 @@ def test_suggestions_are_turned_off_and_on(scripted: Code, name: str) -> None:
     assert not scripted.notifications
 
 
+def test_why_there_is_no_suggestion(scripted: Code, name: str) -> None:
+    scripted.open(name, "x = word\n", (1, 5))
+    scripted.command("Caesura: Why Is There No Suggestion?")
+    wait(lambda: "The cursor stands in front of a word" in str(scripted.notifications), "the reason")
+    scripted.command("Notifications: Clear All Notifications")
+
+
 def test_where_the_cursor_rests_the_engine_reads_before_the_first_key(scripted: Code, name: str, runtime: Path) -> None:
     scripted.open(name, FUNCTION.format("rests"), BODY)
     before = "".join(FUNCTION.format("rests").splitlines(keepends=True)[:2]) + "    "

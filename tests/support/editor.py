@@ -90,8 +90,8 @@ class Alone:
     known: tuple[wire.Neighbour, ...] = ()
     rules: Schema | None = None
 
-    def hidden(self, opened: OpenDocument) -> bool:
-        return "secret" in opened.document.uri
+    def hidden_by(self, opened: OpenDocument) -> str | None:
+        return "a rule" if "secret" in opened.document.uri else None
 
     def frame(self, opened: OpenDocument, place: Context, budget: Budget) -> Context:
         return place

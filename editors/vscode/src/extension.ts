@@ -13,6 +13,7 @@ import { Rest } from "./rest.ts";
 import { Server, findProgram } from "./server.ts";
 import { change, setting } from "./settings.ts";
 import { type Condition, type State, Status } from "./status.ts";
+import { why } from "./why.ts";
 
 const RESTART = ["caesura.command", "caesura.model", "caesura.device"]; // settings that count when the server starts
 const WITHOUT_SERVER: State[] = ["missing", "installing", "stopped"];
@@ -68,6 +69,7 @@ export async function activate(context: ExtensionContext): Promise<void> {
     toggleLanguage,
     restart: start,
     showStatus: async () => menu(status, (await toInstall(context)).length > 0),
+    whyNoSuggestion: editing((editor) => why(client(), editor)),
     openLog: () => log.show(),
     openSettings: () => commands.executeCommand("workbench.action.openSettings", "@ext:caesura.caesura"),
     runDoctor: async () => {

@@ -24,6 +24,7 @@ export async function menu(status: Status, installable: boolean): Promise<void> 
       label: `$(circle-slash) Turn ${status.offHere ? "on" : "off"} for ${language}`,
       command: "caesura.toggleLanguage",
     },
+    { label: "$(question) Why is there no suggestion?", command: "caesura.whyNoSuggestion" },
     { label: "$(debug-restart) Restart the language server", command: "caesura.restart" },
     { label: "$(pulse) Run doctor", command: "caesura.runDoctor" },
     { label: "$(output) Open log", command: "caesura.openLog" },

@@ -115,6 +115,9 @@ local subcommands = {
     vim.notify("Caesura is " .. (status.enabled() and "on." or "off."))
   end,
   status = report,
+  why = function()
+    require("caesura.why").ask()
+  end,
   restart = restart,
   log = function()
     vim.cmd.tabedit(vim.fn.fnameescape(compat.log_path()))
