@@ -57,7 +57,7 @@ class WarmCanvas:
         self.stale = False  # the text around it has changed since
         self.broken = False  # the syntax gate cut the best fill
         self.mended = False  # its end has been denoised again for that reason
-        self.shown = ""  # the text that the editor shows from it, from the origin on
+        self.shown = False  # the editor has shown text of it
         self.replaces = False  # the lead replaces the typed text, which may differ from it
         self.task: asyncio.Task[None] | None = None
         self._fitted = lru_cache(maxsize=16)(partial(finish, context=context))
@@ -84,7 +84,7 @@ class WarmCanvas:
         """Apply an edit of the document; False if it makes the canvas invalid."""
         if self.typed.follow(edit):
             return True
-        self.stale, self.shown = True, ""
+        self.stale = True
         self._sound.clear()  # the gate reads the whole document, not only the context
         return self.typed.move(edit)
 
@@ -100,16 +100,19 @@ class WarmCanvas:
 
     def ready(self, cursor: int, *, part: bool = False, replacing: bool = False) -> bool:
         """True if there is something to show, or nothing to wait for. `part`: locked words are enough."""
-        kept = self.typed.left(self.shown, cursor) if self.shown and not replacing else None
-        return (
-            self.over
-            or bool(kept and kept.insert)
-            or any(p.insert for p in self._proposals(cursor, part=part, replacing=replacing))
-        )
+        return self.over or any(p.insert for p in self._proposals(cursor, part=part, replacing=replacing))
 
-    def propose(self, cursor: int, gate: DocumentGate, *, part: bool = False, replacing: bool = False) -> Proposal:
+    def propose(
+        self,
+        cursor: int,
+        gate: DocumentGate,
+        shown: Proposal | None = None,
+        *,
+        part: bool = False,
+        replacing: bool = False,
+    ) -> Proposal:
         """The best fill that adds no syntax error, up to its last locked boundary; else the sound start of the best
-        fill. A fill that continues the shown text precedes a better one, so that ghost text never jumps.
+        fill. What the editor shows, `shown`, stays: a fill that continues it precedes a better one.
 
         `part` allows locked words that are no whole line. `replacing` includes the lead, which then replaces the typed
         text.
@@ -119,10 +122,9 @@ class WarmCanvas:
         if found:
             self.broken = not sound
             sound = sound or [replace(found[0], insert=self._gated(found[0], cursor, gate))]
-        kept = self.typed.left(self.shown, cursor) if self.shown and not replacing else None
-        if kept and kept.insert:
+        if shown:
             confidence = max((fill.confidence for fill in self.fills[:1]), default=0.0)
-            on = [p for p in sound if p.insert.startswith(kept.insert)] or [replace(kept, confidence=confidence)]
+            on = [p for p in sound if p.insert.startswith(shown.insert)] or [replace(shown, confidence=confidence)]
             sound = on + [p for p in sound if p not in on]
         if not sound:
             return Proposal("")
@@ -138,12 +140,6 @@ class WarmCanvas:
         if not isinstance(found, Proposal):
             return found
         return None if self._gated(found, cursor, gate) else "unsound"
-
-    def give(self, proposal: Proposal, cursor: int) -> None:
-        """The editor shows `proposal` at `cursor` from now on."""
-        size = cursor - self.typed.origin
-        after = "" if proposal.eat else self.typed.text[size:]
-        self.shown = self.typed.text[:size] + proposal.insert + after
 
     def remainder(self) -> tuple[str] | None:
         """The rest of the best fill, as a draft for the next job."""

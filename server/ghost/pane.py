@@ -175,6 +175,7 @@ class Pane:
             canvas.bar = canvas.bar.lower(start.bar)
             if (
                 canvas.over
+                and not self.shown_at(start.at)
                 and not canvas.propose(start.at, self.gate(canvas), replacing=start.selected is not None).insert
             ):
                 seed = canvas.seed + 1 if canvas.asked else canvas.seed  # first the best answer, then another one
@@ -296,7 +297,7 @@ class Pane:
                 self._services.report(str(error))
             canvas.refusal = str(error)
             hopeless = isinstance(error, (EngineBusy, EngineUnavailable))  # another job would fail too
-            if canvas.typed.written and not canvas.shown and not hopeless:
+            if canvas.typed.written and not self.shown_at(self._at) and not hopeless:
                 self._restart(canvas)  # no job covers the newest keys, and the editor shows nothing
         finally:
             canvas.over |= canvas.job is job
@@ -313,6 +314,10 @@ class Pane:
 
     # The shown suggestion, and the canvas that runs ahead of it
 
+    def shown_at(self, at: int) -> Proposal | None:
+        """What is left of the shown suggestion at `at`, if any."""
+        return self.suggestion.rest(at) if self.suggestion else None
+
     def show(self, canvas: WarmCanvas, at: int, proposal: Proposal) -> Proposal:
         """Record a proposal that the editor shows from now on, and compute what may come after it. Returns it with an
         id."""
@@ -326,7 +331,7 @@ class Pane:
         typed = Typed(at, closing=document.text[at : at + proposal.eat])
         self.suggestion = Suggestion(proposal.id, document.language, typed, proposal.insert, now)
         self._services.feedback.shown(self.suggestion, before)
-        canvas.give(proposal, at)
+        canvas.shown = True
         self._speculate(canvas, proposal)
         return proposal
 
@@ -379,7 +384,7 @@ class Pane:
         old, new = self.canvases.current, self.canvases.ahead
         if old is None or new is None:
             return
-        shown = old.propose(self._at, self.gate(old)).insert
+        shown = old.propose(self._at, self.gate(old), self.shown_at(self._at)).insert
         found = new.propose(self._at, self.gate(new)).insert
         if found.startswith(shown) and len(found) > len(shown):
             self.canvases.put(new)

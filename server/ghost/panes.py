@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -71,15 +72,13 @@ class Panes:
         pane = self._pane(opened)
         late = asyncio.get_running_loop().time() + self._settings.options.deadline_ms / 1000
         request = Request(pane, pane.supersede(), at, selected is not None, late, self._trace, on_part)
-        canvas = pane.canvases.current
-        shown = canvas is not None and bool(canvas.shown) and canvas.agrees(at)
-        invoked = invoked or (shown and not MODES[self._settings.options.mode].automatic)  # it was asked for: it stays
+        asked, manual = invoked, not MODES[self._settings.options.mode].automatic
+        invoked = invoked or (manual and pane.shown_at(at) is not None)  # it was asked for: it stays
         if pane.refusal(invoked=invoked):
             return request.refuse
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
-        return partial(
-            request.answer, *pane.canvas_for(Start(at, priority, self._feedback.bar(invoked=invoked), selected))
-        )
+        canvas, how = pane.canvas_for(Start(at, priority, self._feedback.bar(invoked=invoked), selected))
+        return partial(replace(request, anew=asked and how == "cold").answer, canvas, how)
 
     async def why(self, opened: OpenDocument, at: int) -> Reason:
         """Why there is no suggestion at `at`."""

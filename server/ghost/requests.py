@@ -29,7 +29,7 @@ class NothingNew:
 class Request:
     """One request, for the text at its arrival. `began` is in seconds of perf_counter. From `late` on, in seconds of
     the loop's clock, a part is enough. With `on_part`, the answer waits for the whole canvas, and what may be shown of
-    it on the way is reported."""
+    it on the way is reported. `anew`: the user asked for another text than the one that is shown."""
 
     pane: Pane
     ticket: int
@@ -38,6 +38,7 @@ class Request:
     late: float
     trace: Trace
     on_part: Callable[[Proposal], None] | None
+    anew: bool = False
     began: float = field(default_factory=perf_counter)
     ms: dict[str, float] = field(default_factory=dict)  # by stage, for the trace
 
@@ -45,7 +46,13 @@ class Request:
     def current(self) -> bool:
         return self.pane.ticket == self.ticket
 
+    @property
+    def _shown(self) -> Proposal | None:
+        """What the editor shows at the cursor, and goes on to show. A popup's item takes its place."""
+        return None if self.replacing or self.anew else self.pane.shown_at(self.at)
+
     async def refuse(self) -> Proposal:
+        self.pane.suggestion = None
         self._record(None, "off", NOTHING)
         return NOTHING
 
@@ -82,7 +89,7 @@ class Request:
         while self.current:
             canvas = canvases.current or canvas  # another one has begun if this one disagreed with the text
             part = clock() >= self.late
-            ready = canvas.ready(self.at, part=part, replacing=self.replacing)
+            ready = self._shown is not None or canvas.ready(self.at, part=part, replacing=self.replacing)
             mending = canvases.ahead is not None and canvas.broken and not canvases.ahead.over
             if (canvas.over if self.on_part else ready) and (part or not mending):
                 break
@@ -103,7 +110,8 @@ class Request:
 
     def _choose(self, canvas: WarmCanvas) -> Proposal:
         began = perf_counter()
-        proposal = canvas.propose(self.at, self.pane.gate(canvas), part=True, replacing=self.replacing)
+        gate = self.pane.gate(canvas)
+        proposal = canvas.propose(self.at, gate, self._shown, part=True, replacing=self.replacing)
         self.ms["gate"] = self.ms.get("gate", 0.0) + (perf_counter() - began) * 1000
         return proposal
 

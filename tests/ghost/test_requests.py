@@ -212,6 +212,18 @@ async def test_the_answer_begins_with_what_was_shown_on_the_way(answer: str | Ex
     assert (await proposed(request)).insert == shown
 
 
+async def test_what_is_shown_stays_where_the_canvas_has_other_text_at_last() -> None:
+    editor = Editor("def f():\n    |")
+    request = await editor.ask(on_part=lambda part: None)
+    await editor.engine.say("a = 1\n    b", locked=8)  # the first line is shown
+    await editor.type("a = ")
+    await editor.engine.say("c = 2")
+    await request
+    assert len(editor.engine.jobs) == 2, "for what is typed"
+    await editor.engine.say("3")
+    assert await editor.shown() == "1"
+
+
 async def test_the_other_candidates_are_there_when_the_shown_one_is_asked_for_again() -> None:
     editor = Editor("x =|")
     await editor.type(" ")
