@@ -53,6 +53,7 @@ PAUSE_S = 0.4  # a longer time before a key is a pause, in which a suggestion is
 NOTICE_S = 0.3  # time on the screen before a suggestion can be taken
 LEAST = 3  # characters that a suggestion must save to be taken
 KEY_S = 0.06  # time in which a change of the screen is the work of the last key
+SKEW_S = 0.02  # a frame may be stamped so much before the key that changed it
 BACK_S = 0.1  # a suggestion that is there again within this time was only drawn again
 LOOK_S, LAST_S = 1.0, 2.0  # before the first key, and for what comes after the last
 SAVED_S = 5.0  # within which VS Code has written a file
@@ -87,18 +88,18 @@ class Replay:
 @dataclass(frozen=True)
 class Shown:
     """The suggestion on the screen since `at`, in seconds of the desk's clock. `ghost` has no blanks, since not all of
-    them can be seen; `blank`: it begins with one."""
+    them can be seen; `blank` are those that it begins with."""
 
     at: float
     ghost: str
-    blank: bool
+    blank: str
 
 
-NOTHING = Shown(0.0, "", blank=False)
+NOTHING = Shown(0.0, "", "")
 
 
 def shown(at: float, ghost: str) -> Shown:
-    return Shown(at, "".join(ghost.split()), ghost[:1].isspace())
+    return Shown(at, "".join(ghost.split()), ghost[: len(ghost) - len(ghost.lstrip())])
 
 
 @dataclass(frozen=True)
@@ -227,13 +228,13 @@ def count(keys: Sequence[Key], frames: Sequence[Shown], seen: Seen) -> None:
     for number, key in enumerate(keys):
         end = keys[number + 1].at if number + 1 < len(keys) else float("inf")
         before = next((frame for frame in reversed(frames) if frame.at < key.at), NOTHING)
-        look(before, key, [frame for frame in frames if key.at <= frame.at < end], seen)
+        look(before, key, [frame for frame in frames if key.at <= frame.at < end - SKEW_S], seen)
 
 
 def look(before: Shown, key: Key, frames: Sequence[Shown], seen: Seen) -> None:
     """What there was between one key and the next."""
     wrote = "".join((key.wrote or "").split())
-    on = key.wrote is not None and before.ghost.startswith(wrote) and (wrote or before.blank)
+    on = key.wrote is not None and before.ghost.startswith(wrote) and (wrote or before.blank.startswith(key.wrote))
     kept = before.ghost.removeprefix(wrote) if on else ""
     if kept != before.ghost:  # until the editor has seen the key, the old one is there
         frames = list(itertools.dropwhile(lambda frame: frame.ghost == before.ghost, frames))
@@ -245,7 +246,8 @@ def look(before: Shown, key: Key, frames: Sequence[Shown], seen: Seen) -> None:
     there = kept
     for number, frame in enumerate(frames):
         soon = (later.ghost for later in frames[number:] if later.at <= frame.at + BACK_S)
-        if frame.ghost.startswith(there) or frame.at < key.at + KEY_S:
+        typed = frame.ghost != "" and there.endswith(frame.ghost)  # a key before this one, seen late
+        if frame.ghost.startswith(there) or typed or frame.at < key.at + KEY_S:
             there = frame.ghost
         elif not any(ghost.startswith(there) for ghost in soon):
             seen.counts["withdrawn"] += 1
