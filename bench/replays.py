@@ -246,8 +246,9 @@ def look(before: Shown, key: Key, frames: Sequence[Shown], seen: Seen) -> None:
     there = kept
     for number, frame in enumerate(frames):
         soon = (later.ghost for later in frames[number:] if later.at <= frame.at + BACK_S)
-        typed = frame.ghost != "" and there.endswith(frame.ghost)  # a key before this one, seen late
-        if frame.ghost.startswith(there) or typed or frame.at < key.at + KEY_S:
+        # A key before this one is seen late, or the lines below, which VS Code may draw before the first.
+        drawn = frame.ghost != "" and (there.endswith(frame.ghost) or frame.ghost.endswith(there))
+        if frame.ghost.startswith(there) or drawn or frame.at < key.at + KEY_S:
             there = frame.ghost
         elif not any(ghost.startswith(there) for ghost in soon):
             seen.counts["withdrawn"] += 1

@@ -57,7 +57,7 @@ class WarmCanvas:
         self.stale = False  # the text around it has changed since
         self.broken = False  # the syntax gate cut the best fill
         self.mended = False  # its end has been denoised again for that reason
-        self.shown = False  # the editor has shown text of it
+        self.shown = ""  # the text that the editor has shown of it, from the origin on
         self.replaces = False  # the lead replaces the typed text, which may differ from it
         self.task: asyncio.Task[None] | None = None
         self._fitted = lru_cache(maxsize=16)(partial(finish, context=context))
@@ -84,7 +84,7 @@ class WarmCanvas:
         """Apply an edit of the document; False if it makes the canvas invalid."""
         if self.typed.follow(edit):
             return True
-        self.stale = True
+        self.stale, self.shown = True, ""
         self._sound.clear()  # the gate reads the whole document, not only the context
         return self.typed.move(edit)
 
@@ -140,6 +140,17 @@ class WarmCanvas:
         if not isinstance(found, Proposal):
             return found
         return None if self._gated(found, cursor, gate) else "unsound"
+
+    def give(self, proposal: Proposal, cursor: int) -> None:
+        """The editor shows `proposal` at `cursor` from now on."""
+        size = cursor - self.typed.origin
+        after = "" if proposal.eat else self.typed.text[size:]
+        self.shown = self.typed.text[:size] + proposal.insert + after
+
+    def rest(self, cursor: int) -> Proposal | None:
+        """What is left at `cursor` of the text that was shown: after a mistake is erased, it is there again."""
+        left = self.typed.left(self.shown, cursor) if self.shown else None
+        return left if left and left.insert else None
 
     def remainder(self) -> tuple[str] | None:
         """The rest of the best fill, as a draft for the next job."""

@@ -173,11 +173,9 @@ class Pane:
             return self._begin(start), "cold"
         if invoked:
             canvas.bar = canvas.bar.lower(start.bar)
-            if (
-                canvas.over
-                and not self.shown_at(start.at)
-                and not canvas.propose(start.at, self.gate(canvas), replacing=start.selected is not None).insert
-            ):
+            replacing = start.selected is not None
+            shown = None if replacing else self.shown_at(start.at, canvas)
+            if canvas.over and not canvas.propose(start.at, self.gate(canvas), shown, replacing=replacing).insert:
                 seed = canvas.seed + 1 if canvas.asked else canvas.seed  # first the best answer, then another one
                 return self._begin(start, seed=seed), "cold"
         self.canvases.put(canvas)
@@ -297,7 +295,7 @@ class Pane:
                 self._services.report(str(error))
             canvas.refusal = str(error)
             hopeless = isinstance(error, (EngineBusy, EngineUnavailable))  # another job would fail too
-            if canvas.typed.written and not self.shown_at(self._at) and not hopeless:
+            if canvas.typed.written and not canvas.shown and not hopeless:
                 self._restart(canvas)  # no job covers the newest keys, and the editor shows nothing
         finally:
             canvas.over |= canvas.job is job
@@ -314,9 +312,11 @@ class Pane:
 
     # The shown suggestion, and the canvas that runs ahead of it
 
-    def shown_at(self, at: int) -> Proposal | None:
-        """What is left of the shown suggestion at `at`, if any."""
-        return self.suggestion.rest(at) if self.suggestion else None
+    def shown_at(self, at: int, canvas: WarmCanvas | None) -> Proposal | None:
+        """What is left at `at` of the suggestion that the editor shows, of whichever canvas it is; else of what
+        `canvas` has shown before."""
+        found = self.suggestion.rest(at) if self.suggestion else None
+        return found or (canvas.rest(at) if canvas else None)
 
     def show(self, canvas: WarmCanvas, at: int, proposal: Proposal) -> Proposal:
         """Record a proposal that the editor shows from now on, and compute what may come after it. Returns it with an
@@ -331,7 +331,7 @@ class Pane:
         typed = Typed(at, closing=document.text[at : at + proposal.eat])
         self.suggestion = Suggestion(proposal.id, document.language, typed, proposal.insert, now)
         self._services.feedback.shown(self.suggestion, before)
-        canvas.shown = True
+        canvas.give(proposal, at)
         self._speculate(canvas, proposal)
         return proposal
 
@@ -384,7 +384,7 @@ class Pane:
         old, new = self.canvases.current, self.canvases.ahead
         if old is None or new is None:
             return
-        shown = old.propose(self._at, self.gate(old), self.shown_at(self._at)).insert
+        shown = old.propose(self._at, self.gate(old), self.shown_at(self._at, old)).insert
         found = new.propose(self._at, self.gate(new)).insert
         if found.startswith(shown) and len(found) > len(shown):
             self.canvases.put(new)

@@ -73,7 +73,9 @@ class Panes:
         late = asyncio.get_running_loop().time() + self._settings.options.deadline_ms / 1000
         request = Request(pane, pane.supersede(), at, selected is not None, late, self._trace, on_part)
         asked, manual = invoked, not MODES[self._settings.options.mode].automatic
-        invoked = invoked or (manual and pane.shown_at(at) is not None)  # it was asked for: it stays
+        invoked = invoked or (
+            manual and pane.shown_at(at, pane.canvases.current) is not None
+        )  # it was asked for: it stays
         if pane.refusal(invoked=invoked):
             return request.refuse
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"

@@ -46,11 +46,6 @@ class Request:
     def current(self) -> bool:
         return self.pane.ticket == self.ticket
 
-    @property
-    def _shown(self) -> Proposal | None:
-        """What the editor shows at the cursor, and goes on to show. A popup's item takes its place."""
-        return None if self.replacing or self.anew else self.pane.shown_at(self.at)
-
     async def refuse(self) -> Proposal:
         self.pane.suggestion = None
         self._record(None, "off", NOTHING)
@@ -89,7 +84,7 @@ class Request:
         while self.current:
             canvas = canvases.current or canvas  # another one has begun if this one disagreed with the text
             part = clock() >= self.late
-            ready = self._shown is not None or canvas.ready(self.at, part=part, replacing=self.replacing)
+            ready = self._shown(canvas) is not None or canvas.ready(self.at, part=part, replacing=self.replacing)
             mending = canvases.ahead is not None and canvas.broken and not canvases.ahead.over
             if (canvas.over if self.on_part else ready) and (part or not mending):
                 break
@@ -111,9 +106,15 @@ class Request:
     def _choose(self, canvas: WarmCanvas) -> Proposal:
         began = perf_counter()
         gate = self.pane.gate(canvas)
-        proposal = canvas.propose(self.at, gate, self._shown, part=True, replacing=self.replacing)
+        proposal = canvas.propose(self.at, gate, self._shown(canvas), part=True, replacing=self.replacing)
         self.ms["gate"] = self.ms.get("gate", 0.0) + (perf_counter() - began) * 1000
         return proposal
+
+    def _shown(self, canvas: WarmCanvas) -> Proposal | None:
+        """What the editor goes on to show. A popup's item takes its place."""
+        if self.replacing:
+            return None
+        return canvas.rest(self.at) if self.anew else self.pane.shown_at(self.at, canvas)
 
     def _superseded(self) -> NothingNew:
         suggestion = self.pane.suggestion

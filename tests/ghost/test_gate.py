@@ -56,6 +56,11 @@ async def test_what_is_shown_stays_while_it_is_typed_through_however_short_it_ge
         await editor.shown()
         await editor.type(key)
         assert await editor.shown() == left
+    await editor.type("x")
+    request = await editor.ask()
+    await editor.type("", erase=1)
+    assert await editor.shown() == "e", "after a mistake it is there again"
+    await request
 
 
 async def test_of_several_candidates_all_that_are_sound_are_shown() -> None:
