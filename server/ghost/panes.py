@@ -72,10 +72,8 @@ class Panes:
         pane = self._pane(opened)
         late = asyncio.get_running_loop().time() + self._settings.options.deadline_ms / 1000
         request = Request(pane, pane.supersede(), at, selected is not None, late, self._trace, on_part)
-        asked, manual = invoked, not MODES[self._settings.options.mode].automatic
-        invoked = invoked or (
-            manual and pane.shown_at(at, pane.canvases.current) is not None
-        )  # it was asked for: it stays
+        shown, manual = pane.shown_at(at, pane.canvases.current), not MODES[self._settings.options.mode].automatic
+        asked, invoked = invoked, invoked or (manual and shown is not None)  # it was asked for before: it stays
         if pane.refusal(invoked=invoked):
             return request.refuse
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
