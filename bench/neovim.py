@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -107,23 +107,12 @@ def spans(keys: Sequence[Key], frames: Sequence[Frame]) -> Iterator[Span]:
             yield Span(key, before[-1], [frame for frame in frames if key.at <= frame.at < end])
 
 
-def ghost(frame: Frame) -> str:
-    """What is drawn behind the cursor, draft or not."""
-    return frame.ghost
-
-
-def suggestion(frame: Frame) -> str:
-    """What may be taken, without the draft behind it."""
-    return frame.of("CaesuraGhost") + frame.of("ComplHint")
-
-
-def appeared(span: Span, seen: Callable[[Frame], str]) -> float | None:
+def appeared(span: Span) -> float | None:
     """When something new was there, not the rest of what is typed through; in ms after the key."""
-    before = seen(span.before)
+    before = span.before.ghost
     rest = before.removeprefix(span.key.text) if before.startswith(span.key.text) else ""
     for frame in span.frames:
-        text = seen(frame)
-        if text and not (rest and text.startswith(rest)):
+        if frame.ghost and not (rest and frame.ghost.startswith(rest)):
             return (frame.at - span.key.at) * 1000
     return None
 
@@ -134,24 +123,20 @@ def blank(span: Span) -> int:
     return sum(later - earlier - 1 for earlier, later in pairwise(shown))
 
 
-def withdrawn(span: Span, seen: Callable[[Frame], str]) -> bool:
+def withdrawn(span: Span) -> bool:
     """Something new was shown, and nothing was left of it when the next key came."""
-    return appeared(span, seen) is not None and not seen(span.frames[-1])
+    return appeared(span) is not None and not span.frames[-1].ghost
 
 
 def report(found: Sequence[Span]) -> Report:
-    ghosts, suggestions = ([appeared(span, seen) for span in found] for seen in (ghost, suggestion))
+    ghosts = [appeared(span) for span in found]
     return {
-        "ms": {
-            "key to ghost": spread([ms for ms in ghosts if ms is not None]),
-            "key to suggestion": spread([ms for ms in suggestions if ms is not None]),
-        },
+        "ms": {"key to ghost": spread([ms for ms in ghosts if ms is not None])},
         "counts": {
             "keys": len(found),
             "frames": sum(len(span.frames) for span in found),
             "frames without ghost": sum(blank(span) for span in found),
-            "ghosts withdrawn": sum(withdrawn(span, ghost) for span in found),
-            "suggestions withdrawn": sum(withdrawn(span, suggestion) for span in found),
+            "ghosts withdrawn": sum(map(withdrawn, found)),
         },
     }
 
@@ -181,7 +166,7 @@ def play(program: str, view: dict[str, Any], chosen: Sequence[Stretch], model: s
 def begin(neovim: Neovim, file: Path, setup: dict[str, Any]) -> None:
     """The plugin attached to a file, in insert mode."""
     neovim.command(f"set rtp^={PLUGIN} | runtime plugin/caesura.lua")
-    neovim.lua(COLORS, ["CaesuraGhost", "CaesuraDraft", "ComplHint"])
+    neovim.lua(COLORS, ["CaesuraGhost", "ComplHint"])
     neovim.command(f"filetype on | edit {file} | {LITERAL}")
     neovim.lua("require('caesura').setup(...)", setup)
     state = "return require('caesura.status').get().state"

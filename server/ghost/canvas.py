@@ -15,7 +15,7 @@ from caesura.server.answers.worth import ALL, Bar, best_start, counts_words, end
 from caesura.server.context.context import Context
 from caesura.server.context.secrets import reveals
 from caesura.server.ghost.gate import DocumentGate
-from caesura.server.ghost.typed import Draft, Proposal, Typed
+from caesura.server.ghost.typed import Proposal, Typed
 from caesura.server.structured.offer import Offer
 from caesura.server.text.document import Edit
 
@@ -57,7 +57,7 @@ class WarmCanvas:
         self.stale = False  # the text around it has changed since
         self.broken = False  # the syntax gate cut the best fill
         self.mended = False  # its end has been denoised again for that reason
-        self.shown = ""  # the text that the editor shows from it, from the origin on
+        self.shown = ""  # the text that the editor has shown of it, from the origin on
         self.replaces = False  # the lead replaces the typed text, which may differ from it
         self.task: asyncio.Task[None] | None = None
         self._fitted = lru_cache(maxsize=16)(partial(finish, context=context))
@@ -100,16 +100,19 @@ class WarmCanvas:
 
     def ready(self, cursor: int, *, part: bool = False, replacing: bool = False) -> bool:
         """True if there is something to show, or nothing to wait for. `part`: locked words are enough."""
-        kept = self.typed.left(self.shown, cursor) if self.shown and not replacing else None
-        return (
-            self.over
-            or bool(kept and kept.insert)
-            or any(p.insert for p in self._proposals(cursor, part=part, replacing=replacing))
-        )
+        return self.over or any(p.insert for p in self._proposals(cursor, part=part, replacing=replacing))
 
-    def propose(self, cursor: int, gate: DocumentGate, *, part: bool = False, replacing: bool = False) -> Proposal:
+    def propose(
+        self,
+        cursor: int,
+        gate: DocumentGate,
+        shown: Proposal | None = None,
+        *,
+        part: bool = False,
+        replacing: bool = False,
+    ) -> Proposal:
         """The best fill that adds no syntax error, up to its last locked boundary; else the sound start of the best
-        fill. A fill that continues the shown text precedes a better one, so that ghost text never jumps.
+        fill. What the editor shows, `shown`, stays: a fill that continues it precedes a better one.
 
         `part` allows locked words that are no whole line. `replacing` includes the lead, which then replaces the typed
         text.
@@ -119,10 +122,9 @@ class WarmCanvas:
         if found:
             self.broken = not sound
             sound = sound or [replace(found[0], insert=self._gated(found[0], cursor, gate))]
-        kept = self.typed.left(self.shown, cursor) if self.shown and not replacing else None
-        if kept and kept.insert:
+        if shown:
             confidence = max((fill.confidence for fill in self.fills[:1]), default=0.0)
-            on = [p for p in sound if p.insert.startswith(kept.insert)] or [replace(kept, confidence=confidence)]
+            on = [p for p in sound if p.insert.startswith(shown.insert)] or [replace(shown, confidence=confidence)]
             sound = on + [p for p in sound if p not in on]
         if not sound:
             return Proposal("")
@@ -131,18 +133,6 @@ class WarmCanvas:
             p.insert for p in rest if (p.eat, p.back) == (best.eat, best.back) and not best.insert.startswith(p.insert)
         )
         return replace(best, others=tuple(others))
-
-    def draft(self, cursor: int, gate: DocumentGate) -> Draft:
-        """The draft that a streaming editor may draw at the cursor: the sound start of the best fill."""
-        if not self.fills:
-            return Draft("")
-        fill, nothing = self.fills[0], Proposal("")
-        best = self.typed.left(self.lead + self._finish(fill.text), cursor) or nothing
-        locked = self.typed.left(self.lead + self._finish(fill.locked_start), cursor) or nothing
-        if reveals(best.insert, self.context.prefix, self.context.suffix):
-            return Draft("")
-        text = self._gated(best, cursor, gate) if best.insert else ""
-        return Draft(text, best.eat, _common(text, locked.insert), fill.confidence)
 
     def fault(self, cursor: int, gate: DocumentGate) -> Fault | None:
         """Why nothing of the best fill is shown at `cursor`; None if a part of it is."""
@@ -156,6 +146,11 @@ class WarmCanvas:
         size = cursor - self.typed.origin
         after = "" if proposal.eat else self.typed.text[size:]
         self.shown = self.typed.text[:size] + proposal.insert + after
+
+    def rest(self, cursor: int) -> Proposal | None:
+        """What is left at `cursor` of the text that was shown: after a mistake is erased, it is there again."""
+        left = self.typed.left(self.shown, cursor) if self.shown else None
+        return left if left and left.insert else None
 
     def remainder(self) -> tuple[str] | None:
         """The rest of the best fill, as a draft for the next job."""
@@ -274,11 +269,6 @@ def _tokens(fill: wire.Fill, text: str) -> Iterator[tuple[int, float]]:
         if begin < len(text):
             yield end, probability
         begin = end
-
-
-def _common(one: str, other: str) -> int:
-    """The length of the common start of two texts."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _is_word(character: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from caesura.server.answers.worth import Bar
 from caesura.server.ghost.backoff import Backoff
-from caesura.server.ghost.typed import Typed
+from caesura.server.ghost.typed import Proposal, Typed
 from caesura.server.options import MODES, Settings
 from caesura.server.records.stats import Stats
 from caesura.server.text.document import Edit
@@ -40,6 +40,11 @@ class Suggestion:
     def left(self) -> int:
         """The number of code points that can still be accepted."""
         return len(self.insert) - self.taken
+
+    def rest(self, cursor: int) -> Proposal | None:
+        """What is left of it at `cursor`; None if it does not stand there."""
+        left = None if self.over or self.moved else self.typed.left(self.insert, cursor)
+        return left if left and left.insert else None
 
     def continues(self, cursor: int, insert: str) -> bool:
         """True if a proposal for `cursor` is the rest of this suggestion, or begins with it."""

@@ -173,10 +173,9 @@ class Pane:
             return self._begin(start), "cold"
         if invoked:
             canvas.bar = canvas.bar.lower(start.bar)
-            if (
-                canvas.over
-                and not canvas.propose(start.at, self.gate(canvas), replacing=start.selected is not None).insert
-            ):
+            replacing = start.selected is not None
+            shown = None if replacing else self.shown_at(start.at, canvas)
+            if canvas.over and not canvas.propose(start.at, self.gate(canvas), shown, replacing=replacing).insert:
                 seed = canvas.seed + 1 if canvas.asked else canvas.seed  # first the best answer, then another one
                 return self._begin(start, seed=seed), "cold"
         self.canvases.put(canvas)
@@ -186,9 +185,8 @@ class Pane:
         return canvas, "typed_through" if canvas.typed.written and canvas.fills else "warm"
 
     def gate(self, canvas: WarmCanvas) -> DocumentGate:
-        """The gate for the texts of `canvas` in the current document. The drafts of a canvas share a gate until the
-        text changes. Each draft is parsed in the event loop: 1.4 ms at 2,000 lines, 2.6 ms with a gate of its own
-        (p50)."""
+        """The gate for the texts of `canvas` in the current document. The states of a canvas share a gate until the
+        text changes. Each is parsed in the event loop: 1.4 ms at 2,000 lines, 2.6 ms with a gate of its own (p50)."""
         options = self._services.settings.options
         key = canvas, self.opened.document.text, self.opened.tree.tree, options.syntax_gate
         if self._gate is None or self._gate[0] != key:
@@ -314,6 +312,12 @@ class Pane:
 
     # The shown suggestion, and the canvas that runs ahead of it
 
+    def shown_at(self, at: int, canvas: WarmCanvas | None) -> Proposal | None:
+        """What is left at `at` of the suggestion that the editor shows, of whichever canvas it is; else of what
+        `canvas` has shown before."""
+        found = self.suggestion.rest(at) if self.suggestion else None
+        return found or (canvas.rest(at) if canvas else None)
+
     def show(self, canvas: WarmCanvas, at: int, proposal: Proposal) -> Proposal:
         """Record a proposal that the editor shows from now on, and compute what may come after it. Returns it with an
         id."""
@@ -380,7 +384,7 @@ class Pane:
         old, new = self.canvases.current, self.canvases.ahead
         if old is None or new is None:
             return
-        shown = old.propose(self._at, self.gate(old)).insert
+        shown = old.propose(self._at, self.gate(old), self.shown_at(self._at, old)).insert
         found = new.propose(self._at, self.gate(new)).insert
         if found.startswith(shown) and len(found) > len(shown):
             self.canvases.put(new)

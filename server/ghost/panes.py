@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -13,7 +14,7 @@ from caesura.server.ghost.jobs import Jobs
 from caesura.server.ghost.pane import Pane, Selected, Services, Start
 from caesura.server.ghost.reader import ContextReader
 from caesura.server.ghost.requests import NothingNew, Request
-from caesura.server.ghost.typed import Draft, Proposal
+from caesura.server.ghost.typed import Proposal
 from caesura.server.ghost.why import Reason, why
 from caesura.server.options import MODES, Settings
 from caesura.server.records.stats import Stats
@@ -64,22 +65,20 @@ class Panes:
         *,
         invoked: bool,
         selected: Selected | None = None,
-        on_draft: Callable[[Draft], None] | None = None,
+        on_part: Callable[[Proposal], None] | None = None,
     ) -> Callable[[], Awaitable[Proposal | NothingNew]]:
         """A function that answers the request when it is called; see Request. The text is read now, before an edit that
         may come while the answer waits for its turn."""
         pane = self._pane(opened)
         late = asyncio.get_running_loop().time() + self._settings.options.deadline_ms / 1000
-        request = Request(pane, pane.supersede(), at, selected is not None, late, self._trace, on_draft)
-        canvas = pane.canvases.current
-        shown = canvas is not None and bool(canvas.shown) and canvas.agrees(at)
-        invoked = invoked or (shown and not MODES[self._settings.options.mode].automatic)  # it was asked for: it stays
+        request = Request(pane, pane.supersede(), at, selected is not None, late, self._trace, on_part)
+        shown, manual = pane.shown_at(at, pane.canvases.current), not MODES[self._settings.options.mode].automatic
+        asked, invoked = invoked, invoked or (manual and shown is not None)  # it was asked for before: it stays
         if pane.refusal(invoked=invoked):
             return request.refuse
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
-        return partial(
-            request.answer, *pane.canvas_for(Start(at, priority, self._feedback.bar(invoked=invoked), selected))
-        )
+        canvas, how = pane.canvas_for(Start(at, priority, self._feedback.bar(invoked=invoked), selected))
+        return partial(replace(request, anew=asked and how == "cold").answer, canvas, how)
 
     async def why(self, opened: OpenDocument, at: int) -> Reason:
         """Why there is no suggestion at `at`."""

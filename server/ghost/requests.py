@@ -1,16 +1,17 @@
-"""The answer to a request: at the first locked boundary, or from the deadline on with a part."""
+"""The answer to a request: at the first locked boundary, or from the deadline on with a part. What a streaming editor
+may show on the way is judged as the answer is."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from caesura import wire
 from caesura.server.context.context import Context
 from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.pane import Pane
-from caesura.server.ghost.typed import Draft, Proposal
+from caesura.server.ghost.typed import Proposal
 from caesura.server.records.trace import AnswerKind, RequestRecord, Trace
 
 NOTHING = Proposal("")
@@ -27,8 +28,8 @@ class NothingNew:
 @dataclass(frozen=True)
 class Request:
     """One request, for the text at its arrival. `began` is in seconds of perf_counter. From `late` on, in seconds of
-    the loop's clock, a part is enough. With `on_draft`, each state is reported and the answer waits for the whole
-    canvas."""
+    the loop's clock, a part is enough. With `on_part`, the answer waits for the whole canvas, and what may be shown of
+    it on the way is reported. `anew`: the user asked for another text than the one that is shown."""
 
     pane: Pane
     ticket: int
@@ -36,7 +37,8 @@ class Request:
     replacing: bool
     late: float
     trace: Trace
-    on_draft: Callable[[Draft], None] | None
+    on_part: Callable[[Proposal], None] | None
+    anew: bool = False
     began: float = field(default_factory=perf_counter)
     ms: dict[str, float] = field(default_factory=dict)  # by stage, for the trace
 
@@ -45,6 +47,7 @@ class Request:
         return self.pane.ticket == self.ticket
 
     async def refuse(self) -> Proposal:
+        self.pane.suggestion = None
         self._record(None, "off", NOTHING)
         return NOTHING
 
@@ -80,41 +83,38 @@ class Request:
         canvases, clock = self.pane.canvases, asyncio.get_running_loop().time
         while self.current:
             canvas = canvases.current or canvas  # another one has begun if this one disagreed with the text
-            if self.on_draft:
-                self.on_draft(self._draft(canvas))
-            mending = canvases.ahead is not None and canvas.broken and not canvases.ahead.over
             part = clock() >= self.late
-            if (canvas.over if self.on_draft else canvas.ready(self.at, part=part, replacing=self.replacing)) and (
-                part or not mending
-            ):
+            ready = self._shown(canvas) is not None or canvas.ready(self.at, part=part, replacing=self.replacing)
+            mending = canvases.ahead is not None and canvas.broken and not canvases.ahead.over
+            if (canvas.over if self.on_part else ready) and (part or not mending):
                 break
+            if ready and self.on_part:
+                self._report(canvas, self.on_part)
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(None if part else self.late):
                     await self.pane.changed.wait()
         return canvas
 
-    def _draft(self, canvas: WarmCanvas) -> Draft:
-        """The state for a streaming editor, which shows its ready part at once."""
-        draft = canvas.draft(self.at, self.pane.gate(canvas))
-        part = asyncio.get_running_loop().time() >= self.late
-        if not canvas.ready(self.at, part=part):
-            return draft
-        proposal = self._choose(canvas)
-        begins = draft.text.startswith(proposal.insert) and proposal.eat == draft.eat
-        if canvas.over:  # the answer comes next, and may differ after this sound part
-            draft = replace(draft, locked=min(draft.locked, len(proposal.insert) if begins else 0))
-        if not begins:
-            return draft
-        suggestion = self.pane.suggestion
-        if proposal.insert and not (suggestion and suggestion.fits and suggestion.insert.endswith(proposal.insert)):
-            self.pane.show(canvas, self.at, proposal)
-        return replace(draft, ready=len(proposal.insert))
+    def _report(self, canvas: WarmCanvas, on_part: Callable[[Proposal], None]) -> None:
+        """Report what the answer would be by now. The editor shows it at once, so the answer will begin with it."""
+        proposal, shown = self._choose(canvas), self.pane.suggestion
+        if proposal.insert:
+            if not (shown and shown.fits and shown.insert.endswith(proposal.insert)):
+                self.pane.show(canvas, self.at, proposal)
+            on_part(proposal)
 
     def _choose(self, canvas: WarmCanvas) -> Proposal:
         began = perf_counter()
-        proposal = canvas.propose(self.at, self.pane.gate(canvas), part=True, replacing=self.replacing)
+        gate = self.pane.gate(canvas)
+        proposal = canvas.propose(self.at, gate, self._shown(canvas), part=True, replacing=self.replacing)
         self.ms["gate"] = self.ms.get("gate", 0.0) + (perf_counter() - began) * 1000
         return proposal
+
+    def _shown(self, canvas: WarmCanvas) -> Proposal | None:
+        """What the editor goes on to show. A popup's item takes its place."""
+        if self.replacing:
+            return None
+        return canvas.rest(self.at) if self.anew else self.pane.shown_at(self.at, canvas)
 
     def _superseded(self) -> NothingNew:
         suggestion = self.pane.suggestion

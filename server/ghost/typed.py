@@ -22,19 +22,6 @@ class Proposal:
     id: str = ""  # set when the editor gets it
 
 
-@dataclass(frozen=True)
-class Draft:
-    """The state of a live canvas. `text` is the best guess at the cursor. Its first `locked` code points will not
-    change, but the answer may end before them, where it is more certain or sound. Its first `ready` code points are
-    what a request that is not streamed would get now."""
-
-    text: str
-    eat: int = 0
-    locked: int = 0
-    confidence: float = 0.0
-    ready: int = 0
-
-
 class Typed:
     """The text that the user typed at the offset `origin` since a proposal was computed for it. `closing` are the
     brackets and quotes that stood there then; the proposal may replace them."""

@@ -1,6 +1,5 @@
 """Ghost text: inline completion, plain and streamed, and the editor's feedback on its items."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,7 @@ from lsprotocol import types
 
 from caesura.server.ghost.pane import Selected
 from caesura.server.ghost.requests import NothingNew
-from caesura.server.ghost.typed import Draft, Proposal
+from caesura.server.ghost.typed import Proposal
 from caesura.server.lsp.popup import ACCEPTED, Popup
 from caesura.server.lsp.streaming import PartialResults
 from caesura.server.lsp.transport import Server
@@ -52,7 +51,7 @@ class GhostText:
         return _completion(opened, cursor, answer)
 
     def stream(self, params: Any) -> types.InlineCompletionList | Awaitable[types.InlineCompletionList | None]:
-        """Inline completion that sends each state of the canvas as `$/progress` for the request's
+        """Inline completion that sends what may be shown already as `$/progress` for the request's
         `partialResultToken`."""
         self._popup.ghost = True
         try:
@@ -65,9 +64,8 @@ class GhostText:
         if opened is None:
             return NOTHING
         cursor = opened.document.offset(position)
-        results = PartialResults(opened.document.version, opened.document.encoding)
-        sender = _Sender(self._server, token, opened, cursor, results)
-        answer = self._session.panes.propose(opened, cursor, invoked=invoked, on_draft=sender.draft)
+        sender = _Sender(self._server, token, opened, cursor, PartialResults(opened.document.version))
+        answer = self._session.panes.propose(opened, cursor, invoked=invoked, on_part=sender.part)
         return _completion(opened, cursor, answer, sender.done)
 
     def cursor(self, params: Any) -> None:
@@ -101,17 +99,17 @@ class _Sender:
     cursor: int
     results: PartialResults
 
-    def draft(self, draft: Draft) -> None:
-        if value := self.results.draft(draft, asyncio.get_running_loop().time()):
-            self._send(value, draft.eat)
+    def part(self, proposal: Proposal) -> None:
+        if value := self.results.part(proposal):
+            self._send(value, proposal)
 
     def done(self, proposal: Proposal) -> None:
-        self._send(self.results.done(proposal), proposal.eat)
+        self._send(self.results.done(proposal), proposal)
 
-    def _send(self, value: dict[str, Any], eat: int) -> None:
+    def _send(self, value: dict[str, Any], proposal: Proposal) -> None:
         """Send a value, and add to each item the range that its text replaces."""
         for item in value["items"]:
-            item["range"] = _range(self.opened, self.cursor, Proposal("", eat))
+            item["range"] = _range(self.opened, self.cursor, proposal)
         self.server.progress(types.ProgressParams(self.token, value))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from caesura import wire
-from caesura.server.ghost.typed import Draft
+from caesura.server.ghost.typed import Proposal
 
 from ..support.editor import Editor, proposed, written
 
@@ -56,6 +56,11 @@ async def test_what_is_shown_stays_while_it_is_typed_through_however_short_it_ge
         await editor.shown()
         await editor.type(key)
         assert await editor.shown() == left
+    await editor.type("x")
+    request = await editor.ask()
+    await editor.type("", erase=1)
+    assert await editor.shown() == "e", "after a mistake it is there again"
+    await request
 
 
 async def test_of_several_candidates_all_that_are_sound_are_shown() -> None:
@@ -154,13 +159,13 @@ async def test_without_the_gate_it_is_shown_as_it_is() -> None:
     assert await editor.shown() == "first + + +"
 
 
-async def test_no_draft_shows_what_is_not_sound() -> None:
+async def test_a_part_of_a_stream_is_sound() -> None:
     editor = Editor("x =|\ny = 2\n")
     await editor.type(" ")
-    drafts: list[Draft] = []
-    request = await editor.ask(on_draft=drafts.append)
+    parts: list[Proposal] = []
+    request = await editor.ask(on_part=parts.append)
     await editor.engine.say("first + second, def third")
-    assert {(d.text, d.locked) for d in drafts if d.text} == {("first + second", len("first + second"))}
+    assert {part.insert for part in parts} == {"first + second"}
     await editor.engine.say(" + third")
     assert (await proposed(request)).insert == "first + second + third"
 

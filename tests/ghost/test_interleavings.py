@@ -9,7 +9,7 @@ editor that does anything at any moment. What must hold is checked whenever an a
 6. When the engine dies nobody waits for its jobs, nor for one that is gone longer than a job may take; from a request's
    deadline on nobody waits while there is something to show (`_check_live`, `_check_deadlines`).
 7. A place has one job (`_check_live`).
-8. The values of a stream, in order, end in its answer: what was locked or shown is in all later ones (`_adds_up`).
+8. What is shown stays: a value of a stream, and the answer, begins with what is left of it (`_show`, `_adds_up`).
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from caesura.server.ghost.canvases import RESTING
 from caesura.server.ghost.pane import Selected
 from caesura.server.ghost.panes import Panes
 from caesura.server.ghost.requests import NothingNew
-from caesura.server.ghost.typed import Draft, Proposal
+from caesura.server.ghost.typed import Proposal
 from caesura.server.lsp.streaming import PartialResults
 from caesura.server.options import Options, Settings
 from caesura.server.records.trace import RequestRecord
@@ -122,8 +122,8 @@ class Mortal(FakeEngine):
 
 @dataclass
 class Ghost:
-    """What an editor draws: `insert` was meant for `before` the cursor and `after` it. `idle`: nothing has happened
-    since that may make it shrink."""
+    """What an editor draws: `insert` was meant for `before` the cursor and `after` it. `idle`: the user has done
+    nothing since but type it, so it must not shrink."""
 
     id: str
     insert: str
@@ -141,6 +141,14 @@ class Ghost:
     def fits(self, text: str) -> bool:
         typed = self.typed(text)
         return typed is not None and self.insert.startswith(typed.rstrip(CLOSERS) if typed else "")
+
+    def stands(self, text: str, cursor: int) -> bool:
+        """Whether it is still drawn at the cursor, also within brackets that the editor closed meanwhile."""
+        typed, size = self.typed(text), cursor - len(self.before)
+        left = self.insert[max(0, size) :]
+        return bool(
+            left and typed is not None and self.insert.startswith(typed[: max(0, size)]) and _within(typed[size:], left)
+        )
 
     def rest(self, text: str, cursor: int) -> str:
         """What is left to accept; empty where it has nothing for the cursor."""
@@ -172,7 +180,7 @@ class Told:
 
     text: str
     locked: int = 0
-    fills: tuple[str, ...] = ()
+    fills: tuple[str, ...] = ()  # all that it said, also on the way
     over: bool = False  # nothing comes after it
 
 
@@ -312,9 +320,18 @@ class Interleavings(RuleBasedStateMachine):
         self._lock(job, more, tail, turns)
 
     @precondition(lambda self: self._live())
-    @rule(which=JOBS, text=st.sampled_from(FILLS), others=st.lists(st.sampled_from(FILLS), max_size=2), turns=STEP)
-    def the_engine_is_done(self, which: int, text: str, others: list[str], turns: int) -> None:
+    @rule(
+        which=JOBS,
+        text=st.sampled_from(FILLS),
+        others=st.lists(st.sampled_from(FILLS), max_size=2),
+        breaks=st.booleans(),
+        turns=STEP,
+    )
+    def the_engine_is_done(self, which: int, text: str, others: list[str], breaks: bool, turns: int) -> None:
+        """`breaks`: its answer is not what it has locked."""
         job = self._live()[which % len(self._live())]
+        if breaks:
+            self.told.setdefault(job.job, Told(text)).text = text
         self._tell(job, self._done(job, text, others), turns)
 
     @precondition(lambda self: self._live())
@@ -409,8 +426,8 @@ class Interleavings(RuleBasedStateMachine):
             self.typing.replaced(uri)
         if edits:
             self.typing.edited(opened, edits)
-        if uri in self.ghosts:
-            self.ghosts[uri].idle = False
+        if ghost := self.ghosts.get(uri):
+            ghost.idle &= not replaced and ghost.stands(self._text(uri), self.cursors[uri])
 
     async def _ask(self, uri: str, invoked: bool, stream: bool, selected: Selected | None) -> None:
         opened = self._opened(uri)
@@ -419,12 +436,12 @@ class Interleavings(RuleBasedStateMachine):
         asked = Asked(
             uri, at, selected is not None, self.loop.now, self.loop.now + self.settings.options.deadline_ms / 1000
         )
-        if selected and uri in self.ghosts:
+        if (selected or invoked) and uri in self.ghosts:
             self.ghosts[uri].idle = False
         if stream:
-            asked.stream = PartialResults(0, "utf-32")
-        on_draft = partial(self._drafted, asked) if stream else None
-        answer = self.typing.propose(opened, at, invoked=invoked, selected=selected, on_draft=on_draft)
+            asked.stream = PartialResults(0)
+        on_part = partial(self._hear, asked) if stream else None
+        answer = self.typing.propose(opened, at, invoked=invoked, selected=selected, on_part=on_part)
         task = asyncio.get_running_loop().create_task(self._deliver(asked, answer))
         self.asked[task] = asked
 
@@ -432,7 +449,7 @@ class Interleavings(RuleBasedStateMachine):
         answer = await waiting()
         asked.answers += 1
         if asked.stream and isinstance(answer, Proposal):  # as completion.py does it
-            self._stream(asked, asked.stream.done(answer), answer.eat)
+            self._stream(asked, asked.stream.done(answer))
         match answer:
             case NothingNew(shown_fits):
                 lost = asked.over or (shown_fits and self._lost(asked.uri))
@@ -451,30 +468,17 @@ class Interleavings(RuleBasedStateMachine):
             case Proposal():
                 self._draw(asked, answer)
 
-    def _drafted(self, asked: Asked, draft: Draft) -> None:
+    def _hear(self, asked: Asked, part: Proposal) -> None:
         assert asked.stream
-        if value := asked.stream.draft(draft, self.loop.time()):
-            self._stream(asked, value, draft.eat)
+        if value := asked.stream.part(part):
+            self._stream(asked, value)
+            self._show(asked, self.ghosts.get(asked.uri), part)
 
-    def _stream(self, asked: Asked, value: dict[str, Any], eat: int) -> None:
-        for item in value["items"]:
-            item["range"] = eat
+    def _stream(self, asked: Asked, value: dict[str, Any]) -> None:
         assert not asked.over, "a state of another text"
         assert not asked.cancelled, "a state after the cancel"
         asked.values.append(value)
-        if not _adds_up(asked.values):
-            assert self._unsound(asked, asked.values[-2]), "what was locked has another end only where it is not sound"
-        if value["ready"] and not value["done"]:
-            self.ghosts.pop(asked.uri, None)  # the editor draws the state in its place
-
-    def _unsound(self, asked: Asked, value: dict[str, Any]) -> bool:
-        canvas, end = (
-            self.typing._panes[asked.uri].canvases.current,
-            asked.at + sum(item["range"] for item in value["items"]),
-        )
-        assert canvas
-        gate = self.typing._panes[asked.uri].gate(canvas)
-        return gate(asked.at, end, _text(value)) != _text(value)
+        _adds_up(asked.values)
 
     def _lost(self, uri: str) -> bool:
         canvas = self.typing._panes[uri].canvases.current
@@ -490,14 +494,21 @@ class Interleavings(RuleBasedStateMachine):
         start, end = at - answer.back, at + answer.eat
         assert not re.search("[\r\n]", text[start:end]), "the range lies within the line"
         assert set(text[at:end]) <= set(CLOSERS), "only what the editor closed is eaten"
-        self._belongs(asked, answer, text[:start], text[end:])
         ghost = self.ghosts.pop(asked.uri, None)
+        if not (ghost and ghost.idle and (ghost.before + ghost.insert).startswith(text[:start] + answer.insert)):
+            self._belongs(asked, answer, text[:start], text[end:])  # what stays may be of an earlier canvas
         if asked.selected:
             return  # an editor draws it with its popup, and takes both away
+        self._show(asked, ghost, answer)
+
+    def _show(self, asked: Asked, ghost: Ghost | None, shown: Proposal) -> None:
+        """The editor draws `shown` in the place of `ghost`."""
+        text, at = self._text(asked.uri), asked.at
         if ghost and ghost.idle:
-            assert answer.insert.startswith(ghost.insert), "what is shown only grows"
+            drawn = text[:at] + shown.insert + text[at + shown.eat :]
+            assert drawn.startswith(ghost.before + ghost.insert), "what is shown only grows"
         idle = self.cursors[asked.uri] == at
-        self.ghosts[asked.uri] = Ghost(answer.id, answer.insert, answer.eat, text[:at], text[at:], idle)
+        self.ghosts[asked.uri] = Ghost(shown.id, shown.insert, shown.eat, text[:at], text[at:], idle)
 
     def _belongs(self, asked: Asked, answer: Proposal, before: str, after: str) -> None:
         """With the proposal in it, the text is what the engine was shown, and in its hole what it said."""
@@ -566,7 +577,7 @@ class Interleavings(RuleBasedStateMachine):
     def _tell(self, job: wire.Infill, event: wire.Locked | wire.Done | Exception, turns: int) -> None:
         if not isinstance(event, Exception):
             alternatives = event.alternatives if isinstance(event, wire.Done) else ()
-            self.told[job.job].fills = tuple(holes[0].text for holes in (event.holes, *alternatives))
+            self.told[job.job].fills += tuple(holes[0].text for holes in (event.holes, *alternatives))
         self.engine.live[job.job].put_nowait(event)
         self._run(self._nothing(), turns)
 
@@ -627,9 +638,7 @@ class Interleavings(RuleBasedStateMachine):
         if canvas and self.loop.now >= asked.late and not asked.stream:
             gate = pane.gate(canvas)
             late = canvas.propose(asked.at, gate, part=True, replacing=asked.selected)
-            kept = canvas.typed.left(canvas.shown, asked.at) if canvas.shown else None
-            shown = kept.insert if kept and not asked.selected else ""
-            assert late.insert == shown, "what can be shown at the deadline is, unless it stands there already"
+            assert not late.insert, "what can be shown at the deadline is"
 
     def teardown(self) -> None:
         if self.sound:
@@ -647,6 +656,12 @@ class Interleavings(RuleBasedStateMachine):
             self.workspace.close(uri)
         asyncio.set_event_loop(None)
         self.loop.close()
+
+
+def _within(closers: str, text: str) -> bool:
+    """Whether the text brings these closing marks along, in their order."""
+    rest = iter(text)
+    return set(closers) <= set(CLOSERS) and all(mark in rest for mark in closers)
 
 
 def _tokens(text: str) -> list[str]:
@@ -670,21 +685,13 @@ def _parts(fill: str, context: Context) -> frozenset[str]:
     return frozenset(part[:end] for part in finished for end in range(len(part) + 1))
 
 
-def _adds_up(values: list[dict[str, Any]]) -> bool:
-    """The newest value of a stream, behind those before it. False for an answer that goes on otherwise than what was
-    locked."""
+def _adds_up(values: list[dict[str, Any]]) -> None:
+    """The newest value of a stream, after those before it."""
     assert [value["seq"] for value in values] == list(range(len(values))), "none is missing"
     *before, newest = values
-    text = _text(newest)
-    locked = max((_text(value)[:end] for value in before for _, end in value["locked"]), key=len, default="")
-    shown = max((_text(value)[: value["ready"]] for value in before), key=len, default="")
-    assert not any(value["done"] for value in before), "nothing comes behind the answer"
-    if newest["done"]:
-        assert text.startswith(shown), "what is shown does not vanish"
-        return text.startswith(locked) or locked.startswith(text)
-    assert text.startswith(locked), "what was locked stays"
-    assert not newest["ready"] or text[: newest["ready"]].startswith(shown), "what is shown stays"
-    return True
+    assert not any(value["done"] for value in before), "nothing comes after the answer"
+    assert newest["done"] or _text(newest), "a part that may be shown has text"
+    assert _text(newest).startswith(_text(before[-1]) if before else ""), "what is shown stays"
 
 
 def _text(value: dict[str, Any]) -> str:

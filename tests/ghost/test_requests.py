@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from caesura.client.backend import EngineUnavailable
+from caesura.client.backend import EngineFailed, EngineUnavailable
 from caesura.server.ghost.pane import Selected
 from caesura.server.ghost.requests import NothingNew
-from caesura.server.ghost.typed import Draft
+from caesura.server.ghost.typed import Proposal
 
 from ..support.editor import Editor, proposed, written
 
@@ -165,33 +165,63 @@ async def test_an_item_that_replaces_what_is_typed() -> None:
     assert len(editor.engine.jobs) == 1
 
 
-async def test_a_streaming_editor_is_told_each_state_and_the_answer() -> None:
-    editor = Editor("x =|")
-    await editor.type(" ")
-    drafts: list[Draft] = []
-    request = await editor.ask(on_draft=drafts.append)
-    await editor.engine.say("alpha + beta", locked=5)
-    await editor.engine.say("alpha * gamma", locked=8)
-    assert not request.done()
-    await editor.engine.say("alpha * gamma")
-    assert (await proposed(request)).insert == "alpha * gamma"
-    assert [(d.text, d.locked) for d in drafts if d.text] == [
-        ("alpha + beta", 5),
-        ("alpha * gamma", 7),
-        ("alpha * gamma", 13),
-    ]
-
-
-async def test_a_streaming_editor_is_told_how_much_it_may_show_already() -> None:
+async def test_a_streaming_editor_is_told_what_it_may_show_already() -> None:
     editor = Editor("def f():\n    |")
-    drafts: list[Draft] = []
-    request = await editor.ask(on_draft=drafts.append)
+    parts: list[Proposal] = []
+    request = await editor.ask(on_part=parts.append)
     await editor.engine.say("a = 1\n    b", locked=3)
     await editor.engine.say("a = 1\n    b", locked=8)
     await editor.engine.say("a = 1\n    b = 2")
     assert (await proposed(request)).insert == "a = 1\n    b = 2"
-    assert [d.ready for d in drafts if d.text] == [0, 5, 15]  # it never falls
+    assert [part.insert for part in parts] == ["a = 1"]
     assert editor.counted.counts == [("shown", 5), ("grown", 10)]
+
+
+async def test_no_draft_reaches_a_streaming_editor() -> None:
+    """The right text is first guessed, then given up for a while."""
+    editor = written("  return list.reduce(|)\n", "javascript")
+    parts: list[Proposal] = []
+    request = await editor.ask(on_part=parts.append)
+    for guess in ("(acc, curr) => acc + curr, 0", "(a, b)", ""):
+        await editor.engine.say(guess, locked=0)
+    await editor.engine.say("(acc, curr) => acc + curr, 0")
+    assert (await proposed(request)).insert == "(acc, curr) => acc + curr, 0"
+    assert parts == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        ("alpha_beta + gamma", "alpha_beta + gamma"),
+        ("alpha_beta * 2", "alpha_beta * 2"),
+        ("alpha_beat", "alpha_beta"),
+        ("other", "alpha_beta"),
+        ("", "alpha_beta"),
+        (EngineFailed("engine_lost"), "alpha_beta"),
+    ],
+)
+async def test_the_answer_begins_with_what_was_shown_on_the_way(answer: str | Exception, shown: str) -> None:
+    editor = Editor("x =|", deadline_ms=1)
+    await editor.type(" ")
+    parts: list[Proposal] = []
+    request = await editor.ask(on_part=parts.append)
+    await asyncio.sleep(0.01)  # until the deadline: words are enough
+    await editor.engine.say("alpha_beta + gamma", locked=11)
+    assert [part.insert for part in parts] == ["alpha_beta"]
+    await (editor.engine.tell(answer) if isinstance(answer, Exception) else editor.engine.say(answer))
+    assert (await proposed(request)).insert == shown
+
+
+async def test_what_is_shown_stays_where_the_canvas_has_other_text_at_last() -> None:
+    editor = Editor("def f():\n    |")
+    request = await editor.ask(on_part=lambda part: None)
+    await editor.engine.say("a = 1\n    b", locked=8)  # the first line is shown
+    await editor.type("a = ")
+    await editor.engine.say("c = 2")
+    await request
+    assert len(editor.engine.jobs) == 2, "for what is typed"
+    await editor.engine.say("3")
+    assert await editor.shown() == "1"
 
 
 async def test_the_other_candidates_are_there_when_the_shown_one_is_asked_for_again() -> None:

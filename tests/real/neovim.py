@@ -20,7 +20,7 @@ from typing import Any
 import msgpack
 
 PLUGIN = Path(__file__).parents[2] / "editors" / "nvim"
-GHOST = ("CaesuraGhost", "CaesuraDraft", "ComplHint")
+GHOST = ("CaesuraGhost", "ComplHint")
 RPC_S = WAIT_S = 120.0  # limits are reached only where something is wrong
 
 Cell = tuple[str, int]  # what is drawn, and the number of its highlight

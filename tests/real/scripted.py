@@ -21,7 +21,7 @@ JOBS = "scripted-jobs"  # a file of the runtime folder: priority and prefix of a
 
 class ScriptedEngine:
     """Proposes LINE; after `# grow` the LINES, one by one, after `# lines` all at once; after `# slow` LINE, late;
-    after `# draft` LINE, first as a draft; after `# two` two choices."""
+    after `# two` two choices."""
 
     condition = Condition("ready", "scripted", "cpu")
 
@@ -41,10 +41,6 @@ class ScriptedEngine:
                 yield wire.Locked(job=job.job, seq=count - 1, holes=(fill,), step=count, of=len(LINES))
                 await asyncio.sleep(BETWEEN_S)
             texts = ["\n".join(LINES)]
-        elif asked.startswith("draft"):
-            fill = wire.Fill(_left(LINE, job.prefix), (), 0.9, open=len(LINE))
-            yield wire.Locked(job=job.job, seq=0, holes=(fill,), step=1, of=2)
-            await asyncio.sleep(SLOW_S)
         elif asked.startswith("slow"):
             await asyncio.sleep(SLOW_S)
         elif asked.startswith("lines"):

@@ -366,47 +366,6 @@ def test_a_suggestion_does_not_grow_where_that_is_not_wanted(window: Code, engin
     assert {frame.ghost for frame in scripted.frames()} == {LINES[0]}
 
 
-def test_a_draft_is_shown_and_cannot_be_taken(window: Code, engine: Path, name: str) -> None:
-    window.settings(streaming="draft")
-    scripted = running(window, engine, "scripted", "scripted")
-    scripted.open(name, FUNCTION.format("draft"), BODY)
-    type_for_draft(scripted)
-    assert not scripted.ghost
-    assert scripted.lines[2] == "    to"
-    scripted.wait_for_ghost(LINE.removeprefix("to"))
-    assert not scripted.draft
-
-
-def test_a_draft_does_not_stay_behind_in_an_editor_that_was_left(own: Code, engine: Path, name: str) -> None:
-    own.settings(streaming="draft")
-    scripted = running(own, engine, "scripted", "scripted")
-    scripted.open(name, FUNCTION.format("draft"), BODY)
-    scripted.command("View: Split Editor Right")
-    groups = scripted.page.locator(".editor-group-container")
-    wait(lambda: groups.count() == 2 and bool(scripted.lines), "the second editor")
-    scripted.page.mouse.click(800, 450)  # else the palette may still have the keys
-    scripted.press("Control+Home", "ArrowDown", "ArrowDown", "End")
-    type_for_draft(scripted)
-    scripted.press("Control+1")
-    wait(lambda: not scripted.draft, "the other editor to be in front")
-    scripted.press("Control+2")
-    time.sleep(0.5)
-    assert not scripted.draft
-
-
-def type_for_draft(code: Code) -> None:
-    """Type until there is a draft: on a busy machine it may have been there and gone."""
-    for _ in range(TRIES):
-        code.type("to")
-        deadline = time.monotonic() + 15
-        while time.monotonic() < deadline:
-            if code.draft == LINE.removeprefix("to"):
-                return
-            time.sleep(0.03)
-        code.press("Backspace", "Backspace")
-    pytest.fail(f"no draft was seen: {code.screen()}")
-
-
 # The default model
 
 

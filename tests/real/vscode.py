@@ -67,13 +67,6 @@ SCREEN = """() => {
   return { lines, ghost: [plain(inline), ...below].join("\\n").replace(/\\n+$/, "") };
 }"""
 
-# A decoration's text is the content of a pseudo-element.
-DRAFT = """() => {
-  const spans = [...document.querySelectorAll(".editor-group-container.active .view-line span[class*=ced-]")];
-  const texts = spans.map((span) => getComputedStyle(span, "::after").content).filter((text) => /^".+"$/s.test(text));
-  return texts.map((text) => text.slice(1, -1).replaceAll("\\u00a0", " ")).join("");
-}"""
-
 TOLD = ".notification-list-item:not(:has(.monaco-progress-container.active)) .notification-list-item-message"
 
 # At each frame that the browser draws: when, what ghost text there is, and the lines.
@@ -185,11 +178,6 @@ class Code:
     @property
     def ghost(self) -> str:
         return str(self.screen()["ghost"])
-
-    @property
-    def draft(self) -> str:
-        """The decoration that is no suggestion yet."""
-        return str(self.page.evaluate(DRAFT))
 
     @property
     def active(self) -> str:

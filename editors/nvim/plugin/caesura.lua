@@ -40,7 +40,6 @@ vim.api.nvim_create_autocmd({ "ColorScheme", "OptionSet", "UIEnter" }, {
     end
   end,
 })
-vim.api.nvim_set_hl(0, "CaesuraDraft", { default = true, link = "NonText" })
 vim.api.nvim_set_hl(0, "CaesuraCount", { default = true, link = "MoreMsg" })
 vim.api.nvim_set_hl(0, "CaesuraFilling", { default = true, link = "Visual" })
 

@@ -10,11 +10,7 @@ import {
   type InlineCompletionContext,
   InlineCompletionTriggerKind,
   type Position,
-  Range,
   type TextDocument,
-  type TextEditor,
-  type TextEditorDecorationType,
-  ThemeColor,
   commands,
   window,
   workspace,
@@ -69,8 +65,6 @@ export class Completion implements Disposable {
   private lastKey = 0;
   private timer: NodeJS.Timeout | undefined;
   private tokens = 0;
-  private readonly draft: TextEditorDecorationType;
-  private drawnIn: TextEditor | undefined; // which may not be the active one any more
   private readonly listeners: Disposable[];
 
   /** `took` hears how many milliseconds each answer with text has needed. */
@@ -78,9 +72,7 @@ export class Completion implements Disposable {
     private readonly client: () => LanguageClient | undefined,
     private readonly took: (ms: number) => void,
   ) {
-    this.draft = window.createTextEditorDecorationType({});
     this.listeners = [
-      this.draft,
       workspace.onDidChangeTextDocument(({ document, contentChanges }) => {
         if (!contentChanges.length) return;
         this.lastKey = Date.now();
@@ -171,7 +163,6 @@ export class Completion implements Disposable {
   private news(live: Live): void {
     if (live !== this.live) return live.settle();
     if (live.suggestion.settled) live.settle();
-    this.drawDraft(live);
     if (!live.suggestion.growing) void commands.executeCommand("setContext", GROWING, false);
     if (live.suggestion.stale && this.timer === undefined) {
       this.timer = setTimeout(() => this.redraw(live), wait(Date.now(), this.lastKey));
@@ -192,7 +183,6 @@ export class Completion implements Disposable {
   private async give(live: Live): Promise<Answered[]> {
     const client = this.client();
     const items = live.suggestion.give();
-    this.drawDraft(live);
     void commands.executeCommand("setContext", GROWING, live.suggestion.growing);
     return ((await client?.protocol2CodeConverter.asInlineCompletionResult(items)) ?? []) as Answered[];
   }
@@ -210,25 +200,6 @@ export class Completion implements Disposable {
     if (!live) return;
     if (!live.suggestion.over) live.stop.cancel();
     live.settle();
-    this.hideDraft();
     void commands.executeCommand("setContext", GROWING, false);
-  }
-
-  /** The first line of the draft, until there is ghost text. It cannot be taken. */
-  private drawDraft({ document, position, suggestion }: Live): void {
-    const editor = window.activeTextEditor;
-    if (setting<Streaming>("streaming") !== "draft" || editor?.document !== document) return;
-    if (editor !== this.drawnIn) this.hideDraft();
-    this.drawnIn = editor;
-    const [line = ""] = suggestion.settled ? [] : suggestion.draft.split("\n");
-    const color = new ThemeColor("caesura.draft");
-    const after = { contentText: line.replaceAll(" ", "\u00a0"), color, fontStyle: "italic" };
-    const where = new Range(position, position);
-    editor.setDecorations(this.draft, line ? [{ range: where, renderOptions: { after } }] : []);
-  }
-
-  private hideDraft(): void {
-    this.drawnIn?.setDecorations(this.draft, []);
-    this.drawnIn = undefined;
   }
 }

@@ -4,7 +4,7 @@ import { type ConfigurationScope, ConfigurationTarget, workspace } from "vscode"
 
 const OURS = new Set(["command", "install", "streaming", "trace"]);
 
-export type Streaming = "off" | "lines" | "draft";
+export type Streaming = "off" | "lines";
 
 export function setting<T>(name: string, scope?: ConfigurationScope): T | undefined {
   return workspace.getConfiguration("caesura", scope).get<T>(name);

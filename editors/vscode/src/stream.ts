@@ -28,33 +28,24 @@ export interface Item {
 /** A `$/progress` value of `caesura/inlineCompletionStream`: docs/protocol.md. */
 export interface Value {
   items: Item[];
-  ready: number;
   done: boolean;
 }
 
 export class Suggestion {
-  /** The newest text, whatever of it is ready. */
-  draft = "";
   /** The server has answered: no more will come. */
   over = false;
   private ready: Item[] = [];
   private given: string | undefined;
   private updates = 0;
 
-  /** A state on the way. The last one is the response, too, and is taken from there. */
+  /** What may be shown by now. The last value is the response, too, and is taken from there. */
   hear(value: Value): void {
-    const [item] = value.items;
-    if (this.over || value.done || !item) return;
-    this.draft = item.insertText;
-    if (value.ready > this.text.length) {
-      this.ready = [{ insertText: item.insertText.slice(0, value.ready), range: item.range }];
-    }
+    if (!this.over && !value.done) this.ready = value.items;
   }
 
   /** The response; undefined where there is none, since something newer came or the request failed. */
   end(items: Item[] | undefined): void {
     this.over = true;
-    this.draft = "";
     if (items) this.ready = items;
   }
 

@@ -5,44 +5,37 @@ import { MOST_UPDATES, QUIET_MS, Suggestion, wait } from "../src/stream.ts";
 
 const range = { start: { line: 0, character: 4 }, end: { line: 0, character: 4 } };
 const item = (insertText: string) => ({ insertText, range });
-const value = (text: string, ready: number) => ({ items: [item(text)], ready, done: false });
+const value = (text: string) => ({ items: [item(text)], done: false });
 
-function shown(...states: [string, number][]): Suggestion {
+function shown(...texts: string[]): Suggestion {
   const suggestion = new Suggestion();
-  for (const [text, ready] of states) suggestion.hear(value(text, ready));
+  for (const text of texts) suggestion.hear(value(text));
   return suggestion;
 }
 
-test("a draft of which nothing is ready is no answer yet", () => {
-  const suggestion = shown(["return width", 0]);
-  assert.equal(suggestion.settled, false);
-  assert.equal(suggestion.draft, "return width");
+test("before the first value there is no answer", () => {
+  assert.equal(new Suggestion().settled, false);
 });
 
-test("the editor gets what is ready, and no more", () => {
-  const suggestion = shown(["a = 1\nb", 5]);
-  assert.deepEqual(suggestion.give(), [item("a = 1")]);
+test("the editor gets what may be shown by now", () => {
+  const suggestion = shown("a = 1", "a = 1\nb");
+  assert.deepEqual(suggestion.give(), [item("a = 1\nb")]);
   assert.equal(suggestion.growing, true);
 });
 
-test("a later value that has less ready takes nothing away", () => {
-  const suggestion = shown(["a = 1\nb", 5], ["a = 2\nb", 0]);
-  assert.deepEqual(suggestion.give(), [item("a = 1")]);
-});
-
 test("it is drawn again for another line, but not for another word", () => {
-  const suggestion = shown(["let best", 8]);
+  const suggestion = shown("let best");
   suggestion.give();
-  suggestion.hear(value("let best = values", 17));
+  suggestion.hear(value("let best = values"));
   assert.equal(suggestion.stale, false);
-  suggestion.hear(value("let best = values\nfor", 21));
+  suggestion.hear(value("let best = values\nfor"));
   assert.equal(suggestion.stale, true);
   suggestion.give();
   assert.equal(suggestion.stale, false);
 });
 
 test("at the end the rest of the line is drawn, and the other candidates are there", () => {
-  const suggestion = shown(["let best", 8]);
+  const suggestion = shown("let best");
   suggestion.give();
   suggestion.end([item("let best = 1"), item("let worst")]);
   assert.equal(suggestion.stale, true);
@@ -51,26 +44,26 @@ test("at the end the rest of the line is drawn, and the other candidates are the
 });
 
 test("the same text at the end is not drawn again", () => {
-  const suggestion = shown(["a = 1", 5]);
+  const suggestion = shown("a = 1");
   suggestion.give();
   suggestion.end([item("a = 1")]);
   assert.equal(suggestion.stale, false);
 });
 
 test("a suggestion is drawn again a few times at most", () => {
-  const suggestion = shown(["0", 1]);
+  const suggestion = shown("0");
   suggestion.give();
   for (let lines = 1; lines <= MOST_UPDATES; lines++) {
-    suggestion.hear(value("0" + "\nx".repeat(lines), 1 + 2 * lines));
+    suggestion.hear(value("0" + "\nx".repeat(lines)));
     assert.equal(suggestion.stale, true);
     suggestion.give();
   }
-  suggestion.hear(value("0" + "\nx".repeat(9), 19));
+  suggestion.hear(value("0" + "\nx".repeat(9)));
   assert.equal(suggestion.stale, false);
 });
 
 test("what is taken back goes at once", () => {
-  const suggestion = shown(["a = 1", 5]);
+  const suggestion = shown("a = 1");
   suggestion.give();
   suggestion.end([]);
   assert.equal(suggestion.stale, true);
@@ -78,7 +71,7 @@ test("what is taken back goes at once", () => {
 });
 
 test("a request that was superseded keeps what is shown", () => {
-  const suggestion = shown(["a = 1", 5]);
+  const suggestion = shown("a = 1");
   suggestion.give();
   suggestion.end(undefined);
   assert.equal(suggestion.stale, false);

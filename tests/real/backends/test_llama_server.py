@@ -66,7 +66,7 @@ def editor_with_backend(editor: Callable[[str], str], relay: Relay, tmp_path: Pa
     (tmp_path / ".git").mkdir()  # so that it is the editor's workspace
     with neovim(editor("nvim"), width=110) as vim:
         vim.command(f"set rtp^={PLUGIN} | runtime plugin/caesura.lua")
-        vim.lua(COLORS, ["CaesuraGhost", "CaesuraDraft", "ComplHint"])
+        vim.lua(COLORS, ["CaesuraGhost", "ComplHint"])
         vim.command(f"filetype on | set shortmess+=I | edit {tmp_path / 'stack.py'}")
         setup = {"cmd": [*CAESURA, "lsp"], "settings": {"minConfidence": 0}, "keymaps": True}
         vim.lua("require('caesura').setup(...)", setup)

@@ -62,7 +62,7 @@ local function proposed(item)
   local text = item.insert_text:gsub("\r", "")
   local client = assert(vim.lsp.get_client_by_id(item.client_id))
   local asked_at = math.max(from, math.min(cursor, to)) -- what was behind the cursor then is behind it now
-  return Proposal.new(client, place, from, cursor + to - asked_at, { text }, nil, item.command)
+  return Proposal.new(client, place, from, cursor + to - asked_at, { text }, item.command)
 end
 
 function M.take(part)

@@ -20,19 +20,10 @@ local function spread(text, width)
   end))
 end
 
---- Bytes `from` to `to` of what is left, in the colours of what is settled and what is not.
----@param rest caesura.Rest
-local function chunks(rest, from, to, width)
-  local cut = math.min(math.max(rest.settled, from - 1), to)
-  local found = {}
-  for _, part in ipairs({ { from, cut, "CaesuraGhost" }, { cut + 1, to, "CaesuraDraft" } }) do
-    if part[1] <= part[2] then
-      local text = spread(rest.text:sub(part[1], part[2]), width)
-      width = width + vim.fn.strdisplaywidth(text)
-      table.insert(found, { text, part[3] })
-    end
-  end
-  return found, width
+--- A piece of the ghost that begins in a screen column, and the column after it.
+local function piece(text, width)
+  local shown = spread(text, width)
+  return { shown, "CaesuraGhost" }, width + vim.fn.strdisplaywidth(shown)
 end
 
 --- Where each line of a text begins and ends, in bytes.
@@ -54,9 +45,9 @@ local function around(rest, last, places, width)
   for index = 1, #places + 1 do
     local to = (places[index] or last + 1) - 1
     if from <= to or index == 1 then -- the first mark bears the lines below, if it has no text of its own
-      local pieces
-      pieces, width = chunks(rest, from, to, width)
-      table.insert(marks, { column = rest.column + index - 1, virt_text = pieces, virt_text_pos = "inline" })
+      local text
+      text, width = piece(rest.text:sub(from, to), width)
+      table.insert(marks, { column = rest.column + index - 1, virt_text = { text }, virt_text_pos = "inline" })
     end
     from, width = to + 2, width + 1
   end
@@ -66,10 +57,10 @@ end
 --- The first line over all that stands behind the cursor, which then follows the last line.
 ---@param rest caesura.Rest
 local function over(rest, last, width)
-  local pieces, shown = chunks(rest, 1, last, width)
+  local text, shown = piece(rest.text:sub(1, last), width)
   local hidden = vim.fn.strdisplaywidth(rest.replaced .. rest.tail, width)
-  table.insert(pieces, { (" "):rep(math.max(0, width + hidden - shown)) })
-  return { { column = rest.column, virt_text = pieces, virt_text_pos = "overlay" } }
+  local over_tail = { (" "):rep(math.max(0, width + hidden - shown)) }
+  return { { column = rest.column, virt_text = { text, over_tail }, virt_text_pos = "overlay" } }
 end
 
 --- The marks of a ghost: of its first line, and of those below it.
@@ -83,11 +74,8 @@ local function marks_of(rest)
   local marks = apart and over(rest, last, width) or around(rest, last, places, width)
   local below = {}
   for index = 2, #lines do
-    local pieces, shown = chunks(rest, lines[index][1], lines[index][2], 0)
-    if apart and index == #lines then
-      table.insert(pieces, { spread(rest.tail, shown), "Normal" })
-    end
-    table.insert(below, pieces)
+    local text, shown = piece(rest.text:sub(lines[index][1], lines[index][2]), 0)
+    table.insert(below, { text, apart and index == #lines and { spread(rest.tail, shown), "Normal" } or nil })
   end
   return marks, below
 end

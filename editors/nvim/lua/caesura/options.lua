@@ -4,9 +4,8 @@ local M = {}
 
 ---@class caesura.Options
 ---@field cmd? string[] the server, e.g. { "/path/to/caesura", "lsp" }; see program.lua for the default
----@field view "stream"|"builtin" who draws: this plugin, as the text gets sure, or Neovim 0.12 when it is
+---@field view "stream"|"builtin" who draws: this plugin, as soon as a part is sure, or Neovim 0.12 when all is
 ---@field eager boolean with the builtin view, ask at each key and not 200 ms after it
----@field drafts number how likely a draft must be to be shown before it is a suggestion: 0 shows all, 1 none
 ---@field menu boolean suggest while a completion menu is open
 ---@field keymaps boolean|table<string, string|false> see keymaps.lua
 ---@field filetypes table<string, boolean> "*" stands for all others
@@ -15,7 +14,6 @@ local defaults = {
   cmd = nil,
   view = "stream",
   eager = false,
-  drafts = 0.7,
   menu = false,
   keymaps = false,
   filetypes = { ["*"] = true, gitcommit = false, gitrebase = false },
@@ -36,9 +34,6 @@ local valid = {
   end,
   view = function(value)
     return value == "stream" or value == "builtin", '"stream" or "builtin"'
-  end,
-  drafts = function(value)
-    return type(value) == "number" and value >= 0 and value <= 1, "a number from 0 to 1"
   end,
   keymaps = function(value)
     local function is_key(key)

@@ -15,7 +15,6 @@
 ---@field tail string the line behind that
 ---@field texts string[] to choose from, best first
 ---@field chosen integer which of them
----@field settled? integer bytes of it that will not change; nil: all of them
 ---@field command? lsp.Command for the server, once the text was taken
 local Proposal = {}
 Proposal.__index = Proposal
@@ -25,9 +24,8 @@ Proposal.__index = Proposal
 ---@param column integer
 ---@param finish integer the end of what is replaced
 ---@param texts string[]
----@param settled? integer
 ---@param command? lsp.Command
-function Proposal.new(client, place, column, finish, texts, settled, command)
+function Proposal.new(client, place, column, finish, texts, command)
   return setmetatable({
     client = client,
     place = place,
@@ -36,7 +34,6 @@ function Proposal.new(client, place, column, finish, texts, settled, command)
     tail = place.line:sub(finish + 1),
     texts = texts,
     chosen = 1,
-    settled = settled,
     command = command,
   }, Proposal)
 end
@@ -73,7 +70,6 @@ end
 
 ---@class caesura.Rest
 ---@field text string what is still to come at the cursor
----@field settled integer bytes of it that will not change
 ---@field typed integer bytes of the proposal that stand there already
 ---@field place caesura.Place
 ---@field column integer of the cursor
@@ -109,7 +105,6 @@ function Proposal:rest()
   end
   return {
     text = left,
-    settled = math.max(0, (self.settled or #text) - #typed),
     typed = #typed,
     place = here,
     column = column,

@@ -1,5 +1,6 @@
---- The view "stream": asked for at each key, drawn by ghost.lua as the text gets sure. There is one cursor to type at,
---- so there is one request and one ghost.
+--- The view "stream": asked for at each key, drawn by ghost.lua as soon as a part is sure. There is one cursor to type
+--- at, so there is one request and one ghost. What is drawn stays until the user does something else: the server only
+--- appends to it.
 
 local Proposal = require("caesura.proposal")
 local accept = require("caesura.accept")
@@ -54,67 +55,34 @@ local function cancel()
   asked = nil
 end
 
---- Draw what is left of the proposal; nothing where the text says something else by now.
+--- Draw what is left of the proposal; hide it where it is not wanted now, and forget it where the text says something
+--- else by now.
 local function refresh(count)
-  local rest = proposal and is_wanted() and proposal:rest()
-  if rest then
+  local rest = proposal and proposal:rest()
+  if not rest then
+    clear()
+  elseif is_wanted() then
     ghost.draw(rest, count)
   else
-    clear()
+    ghost.clear()
   end
 end
 
---- What items propose for the place that was asked for, the first `settled` units of it for good.
+--- Draw what items propose for the place that was asked for.
 ---@param items {insertText: string, range: lsp.Range, command?: lsp.Command}[]
----@param settled? integer
-local function proposed(items, settled)
+local function propose(items)
   local encoding, line = asked.client.offset_encoding, asked.place.line
-  local range, text = items[1].range, items[1].insertText
+  local range = items[1].range
   local texts = vim.tbl_map(function(item)
     return (item.insertText:gsub("\r", ""))
   end, items)
-  local bytes = settled and #text:sub(1, compat.bytes(text, encoding, settled)):gsub("\r", "")
   local from = compat.bytes(line, encoding, range.start.character)
   local to = compat.bytes(line, encoding, range["end"].character)
-  return Proposal.new(asked.client, asked.place, from, to, texts, bytes, items[1].command)
-end
-
---- What is known on the way. What is shown as settled stays so until the answer, and a draft that is not likely enough
---- is not shown: most of those come to nothing.
-local function drafted(value)
-  local found = value.items[1] and proposed(value.items, value.ready)
-  local rest = found and found:rest()
-  if not rest then
-    return
-  end
-  local shown = proposal and proposal:rest()
-  local kept = shown and shown.text:sub(1, shown.settled) or ""
-  if #kept > rest.settled then
-    if not vim.startswith(rest.text, kept) then
-      return
-    end
-    found.settled = rest.typed + #kept
-  end
-  if value.confidence < options.get().drafts then
-    if found.settled == 0 then
-      return
-    end
-    found.texts[1] = found.texts[1]:sub(1, found.settled)
-  end
-  proposal = found
+  proposal = Proposal.new(asked.client, asked.place, from, to, texts, items[1].command)
   refresh()
 end
 
---- Without an answer, since the engine was lost: of what is shown stays what is settled.
-local function settle()
-  if not proposal or not proposal.settled then
-    return
-  end
-  proposal.texts[1] = proposal.texts[1]:sub(1, proposal.settled)
-  refresh()
-end
-
---- The answer, with all there is to choose from; `null` where there is no new one.
+--- The answer, with all there is to choose from; `null` where there is no new one, and what is shown stays.
 local function answered(token, result)
   if not asked or asked.token ~= token then
     return
@@ -122,13 +90,12 @@ local function answered(token, result)
   asked.id = nil
   local items = result and (result.items or result)
   if not items then
-    return settle()
+    return
   elseif #items == 0 or not is_inserting() then
     return clear()
   end
   local before = proposal and proposal.command
-  proposal = proposed(items)
-  refresh()
+  propose(items)
   if proposal and proposal.command and not vim.deep_equal(before, proposal.command) then
     local item = { insertText = items[1].insertText, range = items[1].range, command = proposal.command }
     compat.notify(asked.client, "textDocument/didShowCompletion", { item = item })
@@ -147,8 +114,10 @@ local function ask(kind)
   cancel()
   local place, column = Proposal.here()
   local client = vim.lsp.get_clients({ name = "caesura", bufnr = place.buf })[1]
-  if not client or not is_wanted() or (kind == AUTOMATIC and is_dismissed(place)) then
+  if not client or (kind == AUTOMATIC and is_dismissed(place)) then
     return clear()
+  elseif not is_wanted() then
+    return
   end
   tokens = tokens + 1
   local token = "caesura-stream-" .. tokens
@@ -172,14 +141,15 @@ local function ask(kind)
   }
 end
 
---- A value of `$/progress`: the last one is the answer, which comes as such too. Whether it is one of ours.
+--- A value of `$/progress`: what may be shown already. The last one is the answer, which comes as such too. Whether it
+--- is one of ours.
 function M.value(params)
   local token, value = params.token, params.value
   if type(token) ~= "string" or not vim.startswith(token, "caesura-stream-") then
     return false
   end
   if asked and asked.token == token and value.version == asked.version and not value.done and is_inserting() then
-    drafted(value)
+    propose(value.items)
   end
   return true
 end
@@ -219,7 +189,7 @@ function M.start()
   vim.api.nvim_create_autocmd("ModeChanged", { group = group, pattern = "i*:[^i]*", callback = leave })
   menu.follow(group, function()
     if is_inserting() and not options.get().menu then
-      leave()
+      refresh()
       moved()
     end
   end)
@@ -261,7 +231,7 @@ function M.choose(count)
 end
 
 function M.dismiss()
-  local was_shown = proposal ~= nil
+  local was_shown = proposal ~= nil and is_wanted()
   local place = Proposal.here()
   dismissed = { place = place, tick = vim.api.nvim_buf_get_changedtick(place.buf) }
   leave()
