@@ -58,7 +58,7 @@ def _of_canvas(canvas: WarmCanvas, pane: Pane, options: Options, at: int) -> Rea
     if not text.strip():
         return Reason("The model proposes nothing here.")
     gate = pane.gate(canvas)
-    if proposal := canvas.propose(at, gate).insert:
+    if proposal := canvas.propose(at, gate, pane.shown_at(at, canvas)).insert:
         return Reason("There is a suggestion; the editor may hide it, for example while a menu is open.", proposal)
     chance, bar = canvas.fills[0].confidence, canvas.bar
     match canvas.fault(at, gate):
@@ -71,7 +71,8 @@ def _of_canvas(canvas: WarmCanvas, pane: Pane, options: Options, at: int) -> Rea
         case "short":
             return Reason(f"The model's proposal saves fewer than {bar.keys} keys (the setting 'leastKeys').", text)
         case "unsound":
-            return Reason("The model's proposal adds a syntax error (the setting 'syntaxGate').", text)
+            wrong = "adds a syntax error, or reads a member that its class does not have"
+            return Reason(f"The model's proposal {wrong} (the setting 'syntaxGate').", text)
         case "typed over":
             return Reason("The model's proposal differs from what you typed.", text)
         case _:
