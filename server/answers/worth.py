@@ -58,37 +58,44 @@ def worth(saved: int, chance: float) -> float:
     return chance * (saved - TAB_KEYS) - (1 - chance) * READING_KEYS
 
 
-def best_start(
-    text: str,
-    probabilities: Sequence[tuple[int, float]],
-    bar: Bar,
-    *,
-    context: Context,
-    typed: int = 0,
-    lead: str = "",
-    whole: bool = True,
-) -> str:
-    """The start of the fill `text` to show, cut where text may end; empty if none reaches the bar.
+@dataclass(frozen=True)
+class Guess:
+    """A fill `text` with `probabilities` as those of `wire.Fill`: each is the probability of a token given the tokens
+    before it, so their product is the probability that a start is correct. The first `typed` code points are in the
+    document already. `lead`, the end of the context's prefix, is not: it is shown too. `whole`: nothing follows `text`,
+    so it ends a line."""
 
-    `probabilities` are those of `wire.Fill`; without any, the result is all of `text`. Each is the probability of a
-    token given the tokens before it, so their product is the probability that a start is correct. The first `typed`
-    code points are in the document already. `lead`, the end of the context's prefix, is not: it is shown too. `whole`:
-    nothing follows `text`, so it ends a line. An end inside of brackets or a string that `text` opens is the last
-    choice."""
-    if not probabilities:
-        return text
-    before, left = context.prefix.removesuffix(lead) + text[:typed], text[typed:]
-    words = counts_words(context)
-    best, value = "", (False, 0.0 if bar.keys else -math.inf)
-    for end, grade, chance in _starts(text, probabilities, context):
-        insert = lead + left[: end - typed]
-        passes = bar.passes(before, insert, ends_line=ends_line(text, end, whole=whole), words=words)
-        if end <= typed or chance < bar.chance or not passes:
-            continue
-        found = (grade < INSIDE, worth(keys(insert), chance))
-        if found[1] > 0 or not bar.keys:
-            best, value = max((best, value), (text[:end], found), key=lambda pair: pair[1])
-    return best
+    text: str
+    probabilities: Sequence[tuple[int, float]]
+    context: Context
+    typed: int = 0
+    lead: str = ""
+    whole: bool = True
+
+    def best_start(self, bar: Bar) -> str:
+        """The start to show, cut where text may end; empty if none reaches the bar. Without probabilities, all of the
+        text. An end inside of brackets or a string that the text opens is the last choice."""
+        if not self.probabilities:
+            return self.text
+        best, value = "", (False, 0.0 if bar.keys else -math.inf)
+        for end, grade, chance, saved in self._long_enough(bar):
+            found = (grade < INSIDE, worth(saved, chance))
+            if chance >= bar.chance and (found[1] > 0 or not bar.keys):
+                best, value = max((best, value), (self.text[:end], found), key=lambda pair: pair[1])
+        return best
+
+    def best_chance(self, bar: Bar) -> float | None:
+        """The highest probability of a start that saves enough keys for the bar; None if none does."""
+        return max((chance for _, _, chance, _ in self._long_enough(bar)), default=None)
+
+    def _long_enough(self, bar: Bar) -> Iterator[tuple[int, int, float, int]]:
+        """The starts that save enough keys: the end of each, its grade, its probability and the keys that it saves."""
+        before = self.context.prefix.removesuffix(self.lead) + self.text[: self.typed]
+        left, words = self.text[self.typed :], counts_words(self.context)
+        for end, grade, chance in _starts(self.text, self.probabilities, self.context):
+            insert, ends = self.lead + left[: end - self.typed], ends_line(self.text, end, whole=self.whole)
+            if end > self.typed and bar.passes(before, insert, ends_line=ends, words=words):
+                yield end, grade, chance, keys(insert)
 
 
 def ends_line(text: str, end: int, *, whole: bool) -> bool:
@@ -97,7 +104,7 @@ def ends_line(text: str, end: int, *, whole: bool) -> bool:
 
 
 def likely(probabilities: Sequence[tuple[int, float]], chance: float) -> int:
-    """The end of the longest start of a fill that is correct with at least this `chance`; see `best_start`."""
+    """The end of the longest start of a fill that is correct with at least this `chance`; see Guess."""
     found = 0
     for end, probability in itertools.accumulate(probabilities, lambda one, two: (two[0], one[1] * two[1])):
         if probability < chance:

@@ -3,6 +3,7 @@ typed since. State only: pane.py starts, keeps and stops canvases.
 """
 
 import asyncio
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -11,7 +12,7 @@ from typing import Literal
 from caesura import wire
 from caesura.characters import visible
 from caesura.server.answers.finish import finish
-from caesura.server.answers.worth import ALL, Bar, best_start, counts_words, ends_line, likely
+from caesura.server.answers.worth import ALL, Bar, Guess, counts_words, ends_line, likely
 from caesura.server.context.context import Context
 from caesura.server.context.secrets import reveals
 from caesura.server.ghost.gate import DocumentGate
@@ -141,6 +142,16 @@ class WarmCanvas:
             return found
         return None if self._gated(found, cursor, gate) else "unsound"
 
+    def chance(self, cursor: int) -> float | None:
+        """The highest probability of a start of the best fill that saves enough keys at `cursor`; None if none does."""
+        fill = self.fills[0]
+        if not fill.probabilities:
+            return fill.confidence
+        guess = self._guess(fill, fill.text, cursor)
+        if self.offer is not None:
+            return math.prod(probability for _, probability in guess.probabilities)
+        return guess.best_chance(self.bar)
+
     def give(self, proposal: Proposal, cursor: int) -> None:
         """The editor shows `proposal` at `cursor` from now on."""
         size = cursor - self.typed.origin
@@ -203,21 +214,18 @@ class WarmCanvas:
         """The start of `text` that is worth showing at `cursor`. Text that the user has typed is certain."""
         if not fill.probabilities:
             return text if fill.confidence >= self.bar.chance else ""
+        guess = self._guess(fill, text, cursor)
+        if self.offer is not None:
+            end = likely(guess.probabilities, self.bar.chance)
+            return text if end == guess.probabilities[-1][0] else self.offer.part(text, end)
+        return guess.best_start(self.bar)
+
+    def _guess(self, fill: wire.Fill, text: str, cursor: int) -> Guess:
         size = cursor - self.typed.origin
         given = size - len(self.lead)
         known = [(min(end, len(text)), 1.0 if end <= given else p) for end, p in _tokens(fill, text)]
-        if self.offer is not None:
-            end = likely(known, self.bar.chance)
-            return text if end == known[-1][0] else self.offer.part(text, end)
-        return best_start(
-            text,
-            known,
-            self.bar,
-            context=self.context,
-            typed=max(0, given),
-            lead=self.lead[max(0, size) :],
-            whole=self._ends_line(fill, text),
-        )
+        lead = self.lead[max(0, size) :]
+        return Guess(text, known, self.context, max(0, given), lead, whole=self._ends_line(fill, text))
 
     def _ends_line(self, fill: wire.Fill, start: str) -> bool:
         """True if a line ends after this start of a fill."""

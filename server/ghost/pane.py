@@ -38,7 +38,7 @@ from caesura.server.text.workspace import OpenDocument
 
 FAINT = 25  # explore text up to this many times below the display threshold; typing confirms its start
 NEARBY = 30  # lines; within them the chosen neighbours stay, and so does the engine's KV of them
-IN_FRONT = "The cursor stands in front of a word; ask for a suggestion to get text that ends before it."
+IN_FRONT = "The cursor stands in front of a word; a manual request may give text that ends before it."
 
 _WORD = re.compile(r"\w")
 

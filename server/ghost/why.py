@@ -60,15 +60,17 @@ def _of_canvas(canvas: WarmCanvas, pane: Pane, options: Options, at: int) -> Rea
     gate = pane.gate(canvas)
     if proposal := canvas.propose(at, gate, pane.shown_at(at, canvas)).insert:
         return Reason("There is a suggestion; the editor may hide it, for example while a menu is open.", proposal)
-    chance, bar = canvas.fills[0].confidence, canvas.bar
+    bar = canvas.bar
     match canvas.fault(at, gate):
         case "secret":
             return Reason("The model's proposal refers to a secret, which is hidden from it.")
-        case "unlikely":
-            raised = ", raised for a while after rejected suggestions" if bar.chance > options.chance else ""
-            needs = f"a start of it that saves {bar.keys} keys must reach {bar.chance:.2f}{raised}"
-            return Reason(f"The model's proposal is right with probability {chance:.2f}; {needs}.", text)
-        case "short":
+        case "unlikely" if (chance := canvas.chance(at)) is not None:
+            start = f"Its best start of at least {bar.keys} keys" if bar.keys else "Its best start"
+            raised = ", more than usual for a while, since some were rejected" if bar.chance > options.chance else ""
+            needed = f"{bar.chance:.2f} is needed{raised}" if chance < bar.chance else "it would save too few keys"
+            found = f"{start} has probability {chance:.2f}; {needed}."
+            return Reason(f"The model's proposal is too unlikely. {found}", text)
+        case "short" | "unlikely":
             return Reason(f"The model's proposal saves fewer than {bar.keys} keys (the setting 'leastKeys').", text)
         case "unsound":
             wrong = "adds a syntax error, or reads a member that its class does not have"

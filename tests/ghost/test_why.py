@@ -12,6 +12,8 @@ from caesura.server.ghost.why import Reason
 
 from ..support.editor import Editor, turns, written
 
+UNLIKELY = "The model's proposal is too unlikely."
+
 
 async def why(editor: Editor, *said: Any) -> Reason:
     """The reason at the cursor, after the engine has answered each job with the next of `said`."""
@@ -29,7 +31,7 @@ async def why(editor: Editor, *said: Any) -> Reason:
         ("x = |", "python", {"mode": "manual"}, "The mode 'manual' suggests only if you ask."),
         ("x = |", "python", {"languages": {"*": False}}, "The setting 'languages' turns suggestions in python off."),
         ("x = 1  # a|", "python", {"in_comments": False}, "The setting 'inComments' turns suggestions in comments"),
-        ("x = |word", "python", {}, "The cursor stands in front of a word; ask for a suggestion to get text that ends"),
+        ("x = |word", "python", {}, "The cursor stands in front of a word; a manual request may give text"),
         ("Some |", "markdown", {}, "In prose, suggestions begin after the first 3 letters of a word."),
     ],
 )
@@ -64,9 +66,23 @@ async def test_the_engine_is_not_there(condition: Condition, sentence: str) -> N
         (
             "x = |",
             {"min_confidence": 0.95, "least_keys": 4},
-            {"text": "alpha(beta)"},
-            "The model's proposal is right with probability 0.90; a start of it that saves 4 keys must reach 0.95.",
+            {"text": "alpha(beta)", "sure": ((5, 0.8), (11, 0.5))},
+            f"{UNLIKELY} Its best start of at least 4 keys has probability 0.80; 0.95 is needed.",
             "alpha(beta)",
+        ),
+        (
+            "x = f(|, 1)\n",
+            {"min_confidence": 0.9, "least_keys": 4},
+            {"text": "a", "sure": ((1, 0.95),)},
+            "The model's proposal saves fewer than 4 keys",
+            "a",
+        ),
+        (
+            "x = |",
+            {"min_confidence": 0.0, "least_keys": 4},
+            {"text": "alpha", "sure": ((5, 0.1),)},
+            f"{UNLIKELY} Its best start of at least 4 keys has probability 0.10; it would save too few keys.",
+            "alpha",
         ),
         ("x = f(|, 1)\n", {"least_keys": 4}, {"text": "a"}, "The model's proposal saves fewer than 4 keys", "a"),
         ("x = 1 |\n", {}, {"text": "def f"}, "The model's proposal adds a syntax error", "def f"),
@@ -96,7 +112,7 @@ async def test_the_raised_bar_is_told() -> None:
     for _ in range(9):
         editor.typing._feedback._backoff.rejected(asyncio.get_running_loop().time())
     reason = await why(editor, {"text": " 1 + 1", "sure": ((2, 0.7), (6, 0.8))})
-    assert "must reach 0.75, raised for a while after rejected suggestions" in reason.sentence
+    assert "0.70; 0.75 is needed, more than usual for a while, since some were rejected" in reason.sentence
 
 
 async def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

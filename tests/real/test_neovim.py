@@ -847,7 +847,7 @@ def test_why_there_is_no_suggestion(each: Open) -> None:
     area.engine(choices=[["width * height"]], done=True)
     area.vim.input("<Esc>")
     area.vim.command("Caesura why")
-    area.vim.wait(lambda: "must reach 0.95." in (told := area.vim.lua(FLOATING)) and "width * height" in told, "why")
+    area.vim.wait(lambda: "0.95 is needed." in (told := area.vim.lua(FLOATING)) and "width * height" in told, "why")
     area.vim.input("0")
     area.vim.command("Caesura toggle")
     area.vim.command("Caesura why")
