@@ -27,6 +27,7 @@ from caesura import wire
 from caesura.engine.cache import KV
 from caesura.engine.models import Run
 from caesura.engine.models._llama_config import MATRICES, Config
+from caesura.engine.models._llama_gpu.passes import RecordedPass
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 
@@ -117,6 +118,15 @@ def model(shape: str, device: str, *, tiny: bool) -> BlockLlama:
     made = BlockLlama(shape, config, words, base, None, device, torch.bfloat16, quantise=form)  # type: ignore[arg-type]
     made.separator = [0]
     return made
+
+
+def recorded(model: BlockLlama) -> list[RecordedPass]:
+    """Its passes of every size, which can be replayed as long as it lends no KV."""
+    model.rehearse()
+    assert model._passes is not None
+    assert model._passes._held is not None
+    model._passes._held.lent = model.cache().lease([]).buffers
+    return list(model._passes.recordings.values())
 
 
 def work(model: BlockLlama, rows: int, context: int, *, head: bool = True) -> dict[str, Work]:

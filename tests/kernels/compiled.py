@@ -70,8 +70,7 @@ def absent(capability: int, processors: int = PROCESSORS) -> None:
 
 @contextmanager
 def noted() -> Iterator[dict[Key, Launch]]:
-    """Launches are noted and neither compiled nor run: the first one of each kernel that has not been compiled yet.
-    New tensors have no memory."""
+    """Launches are noted and neither compiled nor run: the first one of each kernel that has not been compiled yet."""
     found, keys = dict[Key, Launch](), list[Key]()
 
     def asked(*, key: str, fn: Any, **_: Any) -> bool:
@@ -82,11 +81,7 @@ def noted() -> Iterator[dict[Key, Launch]]:
         run(kernel, *arguments, warmup=True, **named)
         found.setdefault(keys.pop(), Launch(kernel, arguments, named))
 
-    with (
-        patch.object(JITFunction, "run", note),
-        patch.object(triton.knobs.runtime, "jit_cache_hook", asked),
-        torch.device("meta"),
-    ):
+    with patch.object(JITFunction, "run", note), patch.object(triton.knobs.runtime, "jit_cache_hook", asked):
         yield found
 
 
@@ -199,8 +194,10 @@ def vocabulary(rows: int) -> None:
 
 
 def every_kernel(rows: int) -> None:
-    for launched in (layers, products, vocabulary, code_model):
-        launched(rows)
+    """On tensors without memory."""
+    with torch.device("meta"):
+        for launched in (layers, products, vocabulary, code_model):
+            launched(rows)
 
 
 def main(capability: int) -> None:

@@ -12,16 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from caesura.engine.methods.uniform import renoise
-from caesura.engine.methods.uniform.graphs import Common, Recording
 from caesura.engine.models import block_llama
 from caesura.engine.models._llama_gpu.passes import ROWS as ROWS_OF_PASSES
-from caesura.engine.models.diffusion_gemma import DiffusionGemma
-from caesura.engine.noise import Uniform
-from caesura.engine.samplers import entropy_bound
 from caesura.kernels import attention, decision, experts, fp8, gated, head, matmul, norms, rotary
 
 pytest.importorskip("triton")
@@ -72,7 +67,10 @@ def test_a_recorded_step_has_the_launches_that_are_documented(
     launches: Launches, form: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it has fewer now, write the new number into both pages."""
-    step, found = recording(FORMS[form], rows, monkeypatch)._step, launches.names
+    monkeypatch.syspath_prepend(str(GPU))
+    stand_in = import_module("stand_in")
+    model = stand_in.model(stand_in.sizes(tiny=False), FORMS[form], "meta", 8192)
+    step, found = stand_in.step(model, rows), launches.names
     step()  # as before a capture: what is computed once for all steps is there then
     found.clear()
     with launches:
@@ -87,11 +85,10 @@ def test_a_recorded_pass_of_a_code_model_has_the_launches_that_are_documented(
     for folder in (GPU, GPU.with_name("bench")):
         monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr(block_llama, "on_gpu", lambda device: True)
-    model = import_module("causal").model("7B", "meta", tiny=False)
-    model.rehearse()
-    assert [*model._passes.recordings] == [*reversed(ROWS_OF_PASSES)]
-    model._passes._held.lent = model.cache().lease([]).buffers
-    for recorded in model._passes.recordings.values():
+    causal = import_module("causal")
+    every = causal.recorded(causal.model("7B", "meta", tiny=False))
+    assert len(every) == len(ROWS_OF_PASSES)
+    for recorded in every:
         launches.names.clear()
         with launches:
             recorded.replay()
@@ -110,19 +107,6 @@ def test_the_page_about_models_has_the_same_numbers() -> None:
     ):
         assert {count for form in forms for count in steps[form]} == {int(number)}, "for all rows alike"
     assert f"pass of the 7B code model launches {passes['bf16'][0]} kernels in bf16" in page
-
-
-def recording(form: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> Recording:
-    """A step on meta tensors, after no context: the number of launches does not depend on its length."""
-    monkeypatch.syspath_prepend(str(GPU))
-    stand_in = import_module("stand_in")
-    model = stand_in.model(stand_in.sizes(tiny=False), form, "meta", 8192)
-    assert isinstance(model, DiffusionGemma)
-    assert isinstance(model.noise, Uniform)
-    bans, stops = torch.zeros(4, model.width, device="meta"), torch.zeros(2, dtype=torch.int64, device="meta")
-    kv = model.cache().lease([])
-    kv.reserve(rows)
-    return Recording(Common(model, model.noise.schedule, entropy_bound.select, bans, stops), kv, rows)
 
 
 def documented(table: str) -> dict[str, list[int]]:

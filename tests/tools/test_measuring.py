@@ -307,27 +307,99 @@ def test_only_block_sizes_that_change_no_result_are_taken(beside: None, monkeypa
     assert tune(4, 8)["entry"] is None
 
 
-@pytest.mark.slow
-def test_a_candidate_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
-    """It is kept if it spills nothing and leaves room for a second block; 256 bytes of 128 rows leave none."""
+def compiling(code: str, tmp_path: Path) -> None:
+    """Run in a process of its own, where kernels are compiled for an H100 or H200 and not interpreted."""
     pytest.importorskip("triton")
-    code = (
-        "import compiling, tuning\n"
-        "compiling.start(90)\n"
-        "assert ((256, None) in (shares := list(compiling.shares()))) and len(shares) > 50\n"
-        "compiling.compile((1, None))\n"
-        "compiling.compile((256, 0))\n"
-        "work = next(compiling.works(256))\n"
-        "good = tuning.candidates(work, tuning.Plan())[0]\n"
-        "bad = good | {'BLOCK_R': 64, 'BLOCK_N': 128, 'BLOCK_K': 256}\n"
-        "assert [compiling.fits(work, blocks) for blocks in (good, bad)] == [True, False]\n"
-    )
+    code = f"import torch, compiled, compiling, tuning, triton\ncompiled.absent(90)\n{code}"
     folders = ("typings", "gpu", "bench", "tests/kernels")
     path = os.pathsep.join(str(ROOT / folder) for folder in folders)
     environment = {"PYTHONPATH": path, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_a_candidate_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    """It is kept if it spills nothing and leaves room for a second block; 256 bytes of 128 rows leave none."""
+    compiling(
+        """
+work = compiling.works((256,))[0]
+good = tuning.candidates(work, tuning.Plan())[0]
+bad = good | {'BLOCK_R': 64, 'BLOCK_N': 128, 'BLOCK_K': 256}
+assert [compiling.fits(work, blocks) for blocks in (good, bad)] == [True, False]
+""",
+        tmp_path,
+    )
+
+
+@pytest.mark.slow
+def test_the_tuning_launches_no_kernel_that_was_not_compiled(tmp_path: Path) -> None:
+    """`tune` as it is, with a clock that only calls. A kernel of the tuning, one of a step and one of a pass compile."""
+    compiling(
+        """
+needed = compiling.needed()
+
+def clock(call, *_):
+    call()
+    return {'p50_ms': 1.0}
+
+def poisoned(launch):
+    launch()
+    return torch.zeros(2)
+
+tuning.clock, tuning.poisoned = clock, poisoned
+with compiled.noted() as tuned:
+    for work in compiling.works(tuning.Plan().rows):
+        assert not tuning.tune(work, 'meta', tuning.Plan())['wrong']
+assert len(tuned) > 600
+assert not tuned.keys() - needed.keys()
+for dtype in ('fp32', 'bf16'):  # of splits, and where there is one
+    assert [key for name, key in tuned if name == '_multiply' and f"('*{dtype}', 'D'), ('i32', None), ('i32'" in key]
+
+compiling.LAUNCHES[:] = [next(launch for (of, _), launch in needed.items() if of == name) for name in ('_gate', '_merge')]
+assert [compiling.compile(number) for number in range(2)] == [None, None]
+
+def fails(self):
+    raise triton.TritonError
+
+compiled.Launch.compile = fails
+assert compiling.compile(0) == '_gate', 'it is named, and the others go on'
+""",
+        tmp_path,
+    )
+
+
+@pytest.mark.slow
+def test_the_passes_of_code_models_launch_no_kernel_that_the_tests_do_not_compile(tmp_path: Path) -> None:
+    """With silu's gate among them."""
+    compiling(
+        """
+with compiled.noted() as known:
+    for rows in compiled.ROWS:
+        compiled.every_kernel(rows)
+with compiled.noted() as launched:
+    compiling.passes("7B")
+assert '_gate' in {name for name, _ in launched}
+assert not launched.keys() - known.keys()
+""",
+        tmp_path,
+    )
+
+
+def test_the_candidates_are_for_these_kernels_and_another_card_or_triton_is_said(
+    beside: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a change of the kernels: gpu/README.md says how they are made again."""
+    pytest.importorskip("triton")
+    tuning, card = import_module("tuning"), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(tuning.tuned, "version", lambda: tuning.listed()["triton"])
+    assert not [*tuning.stale(card)]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (12, 0))
+    monkeypatch.setattr(tuning.tuned, "version", lambda: "2.0")
+    monkeypatch.setattr(tuning.tuned, "digest", lambda: "other")
+    assert [reason.split()[1] for reason in tuning.stale(card)] == ["capability", "Triton", "other"]
 
 
 def test_candidates_are_for_every_kernel_that_is_tuned(beside: None) -> None:
