@@ -3,7 +3,7 @@
 
 prefill: a context that is cold, in chunks as the engine reads it on a GPU and in smaller ones.
 pass: a verifying pass of so many rows after a context, with its log-probabilities, which stay on the device, as it is
-    served, and launched kernel by kernel (`anew`). `recorded`: whether it was replayed; false in a served one if
+    served, and launched kernel by kernel (`unrecorded`). `recorded`: whether it was replayed; false in a served one if
     recording has failed. `of_floor` is the share of it that its bytes and FLOP take.
 job: a key of one token after a warm context and a hole of 24 tokens, through the scheduler to the answer, once by the
     search and once with the best token of each pass.
@@ -45,7 +45,7 @@ TINY_SHAPE = (64, 96, 2, 4, 2, 512)
 UNTIED = "7B"  # its head is a matrix of its own
 HOLE = 24  # tokens
 METHODS = ("verify", "left_to_right")
-WAYS = ("served", "anew")  # of a pass
+WAYS = ("served", "unrecorded")  # of a pass
 SUFFIX = 40  # tokens
 
 

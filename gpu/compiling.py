@@ -128,7 +128,7 @@ def needed() -> dict[compiled.Key, compiled.Launch]:
 
 
 def steps() -> None:
-    """Recorded steps of DiffusionGemma in every precision and size; five layers and a sixth are of all kinds."""
+    """Recorded steps of DiffusionGemma in every precision and size. Six layers have all kinds."""
     config = sizes(tiny=False)
     text = config["text_config"]
     config["text_config"] = text | {"num_hidden_layers": 6, "layer_types": text["layer_types"][:6]}
