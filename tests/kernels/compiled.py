@@ -165,14 +165,14 @@ def products(rows: int) -> None:
     for gate_up, down in stacks():
         for act in ("gelu", "silu"):
             experts.launch(x, torch.zeros(rows, TOP_K), chosen, gate_up, down, act=act)
-        gated.launch(x, gate_up[0], down.rounds)
     config = Config.read(sizes(tiny=False))
+    gate_up_of_layer = (2 * config.intermediate_size, HIDDEN)
+    for weight in (Dense(x.new_zeros(gate_up_of_layer)), *coded(gate_up_of_layer)):
+        gated.launch(x, weight, weight.rounds)
     for shape in matrices(config):
         for weight in coded(shape):
             if not weight.rounds:
                 matmul.launch(x.new_zeros(rows, shape[1]), weight)
-                if shape == (2 * config.intermediate_size, HIDDEN):
-                    gated.launch(x, weight)
 
 
 def vocabulary(rows: int) -> None:
