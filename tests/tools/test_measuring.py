@@ -130,6 +130,19 @@ def test_codes_times_codes_have_a_lower_floor(stand_in: ModuleType, counted: Mod
     assert counted.floor_ms(codes, 16, 2048) == pytest.approx(counted.floor_ms(decoded, 16, 2048))
 
 
+def test_the_floors_of_the_page_are_those_that_are_counted(
+    stand_in: ModuleType, counted: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counted, "BANDWIDTH", 4.3e12)
+    page = (ROOT / "gpu" / "README.md").read_text().partition("Floors of DiffusionGemma's shape")[2]
+    forms = {"bf16": "bf16", "FP8": "fp8", "FP8, activations as they come": stand_in.EXACT, "NVFP4": "nvfp4"}
+    for name, form in forms.items():
+        model = stand_in.model(stand_in.sizes(tiny=False), form, "meta", 40_000)
+        found = [counted.floor_ms(model, rows, 2048) for rows in (16, 32, 44, 64, 128, 256)]
+        found.append(counted.floor_ms(model, 256, 32_768))
+        assert f"| {name} | {' | '.join(f'{ms:.1f}' for ms in found)} |" in page
+
+
 def test_each_matrix_has_the_floor_of_its_own_precision(stand_in: ModuleType, counted: ModuleType) -> None:
     """Whatever the precision of the first one, and of all rows that are enough for arithmetic to be the bound."""
     config, rows = stand_in.sizes(tiny=True), 4096
