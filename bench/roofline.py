@@ -1,5 +1,5 @@
-"""What a denoise step of DiffusionGemma must move and compute, by part, and the least time that takes: the formulas of
-its published shapes, no torch.
+"""Bytes and FLOP of a denoise step of DiffusionGemma, by part, and the least time that they take: the formulas of its
+published shapes, no torch.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class Work(NamedTuple):
 
 def work(text: Mapping[str, Any], canvas: int, context: int, size: float = FLOAT) -> dict[str, Work]:
     """Weights and cache read once, logits written and read as often as an unfused sampler must at least, for one step
-    over `canvas` rows behind `context` tokens; `size` is bytes a parameter."""
+    over `canvas` rows after `context` tokens; `size` is bytes a parameter."""
     hidden, vocabulary, layers = text["hidden_size"], text["vocab_size"], text["num_hidden_layers"]
     kinds = [(number + 1) % 6 == 0 for number in range(layers)]  # five sliding, one full
     heads, window = text["num_attention_heads"], text["sliding_window"]
@@ -51,7 +51,8 @@ def work(text: Mapping[str, Any], canvas: int, context: int, size: float = FLOAT
 
 
 def bound_ms(parts: Mapping[str, Work], bandwidth: float, peak: float) -> float:
-    """The least time, at `bandwidth` bytes and `peak` FLOP a second, nothing overlapping."""
+    """The least time of each part at `bandwidth` bytes and `peak` FLOP a second, added up: parts that overlap can
+    take less."""
     return 1000 * sum(max(part.bytes / bandwidth, part.flops / peak) for part in parts.values())
 
 

@@ -3,7 +3,7 @@
 
 prefill: a context that is cold, in chunks as the engine reads it on a GPU and in smaller ones.
 pass: a verifying pass of so many rows after a context, with its log-probabilities, which stay on the device, as it is
-    served, and launched kernel by kernel (`anew`). `recorded`: whether it was replayed; false in a served one if
+    served, and launched kernel by kernel (`unrecorded`). `recorded`: whether it was replayed; false in a served one if
     recording has failed. `of_floor` is the share of it that its bytes and FLOP take.
 job: a key of one token after a warm context and a hole of 24 tokens, through the scheduler to the answer, once by the
     search and once with the best token of each pass.
@@ -27,6 +27,7 @@ from caesura import wire
 from caesura.engine.cache import KV
 from caesura.engine.models import Run
 from caesura.engine.models._llama_config import MATRICES, Config
+from caesura.engine.models._llama_gpu.passes import RecordedPass
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 
@@ -44,7 +45,7 @@ TINY_SHAPE = (64, 96, 2, 4, 2, 512)
 UNTIED = "7B"  # its head is a matrix of its own
 HOLE = 24  # tokens
 METHODS = ("verify", "left_to_right")
-WAYS = ("served", "anew")  # of a pass
+WAYS = ("served", "unrecorded")  # of a pass
 SUFFIX = 40  # tokens
 
 
@@ -117,6 +118,15 @@ def model(shape: str, device: str, *, tiny: bool) -> BlockLlama:
     made = BlockLlama(shape, config, words, base, None, device, torch.bfloat16, quantise=form)  # type: ignore[arg-type]
     made.separator = [0]
     return made
+
+
+def recorded(model: BlockLlama) -> list[RecordedPass]:
+    """Its passes of every size, which can be replayed as long as it lends no KV."""
+    model.rehearse()
+    assert model._passes is not None
+    assert model._passes._held is not None
+    model._passes._held.lent = model.cache().lease([]).buffers
+    return list(model._passes.recordings.values())
 
 
 def work(model: BlockLlama, rows: int, context: int, *, head: bool = True) -> dict[str, Work]:

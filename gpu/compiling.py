@@ -1,8 +1,11 @@
 """Compile kernels without the GPU they are for, with TRITON_INTERPRET=0 and tests/kernels on the path.
 
-    python gpu/compiling.py all CAPABILITY   every kernel at DiffusionGemma's shapes and every candidate, into Triton's
-                                             cache; leaves two processors free
-    python gpu/compiling.py candidates       kernels/tuned/candidates.json: the block sizes that gpu/tune tries
+    python gpu/compiling.py all CAPABILITY PROCESSORS   every kernel that recorded steps and passes and gpu/tune launch,
+                                                        into Triton's cache; leaves two cores free
+    python gpu/compiling.py candidates                  kernels/tuned/candidates.json: block sizes that gpu/tune tries
+
+Launches are noted on tensors without memory, by the code that launches them on a card, so none is forgotten: a kernel
+depends on rows, splits, dtypes and shapes too.
 
 A candidate spills no register, and leaves room for a second block on a processor of an H100 or H200: while one block
 waits for memory, another one multiplies.
@@ -15,23 +18,23 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import redirect_stdout
 from itertools import product
-from typing import Any
+from math import prod
+from multiprocessing import get_context
 
 import compiled
-import torch
 import triton
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
 
+from caesura.engine.methods.uniform.graphs import BUCKETS
+from caesura.engine.models import block_llama
 from caesura.engine.models.diffusion_gemma import Config
 from caesura.kernels import attention, experts, gated, head, matmul, tuned
 
-import tuning  # isort: skip  (of this folder)
-from stand_in import sizes  # isort: skip
+import causal  # isort: skip  (of this folder)
+import tuning  # isort: skip
+from stand_in import EXACT, FORMS, model, sizes, step  # isort: skip
 
 HOPPER = 90
 REGISTERS, SHARED, THREADS = 65536, 228 << 10, 2048  # of one of its processors
@@ -59,16 +62,10 @@ TIMED = {  # their kernels in Triton
 }  # fmt: skip
 
 
-def absent(capability: int) -> None:
-    """From now on launches compile for that GPU, and do not run."""
-    driver.set_active(compiled.Absent(capability))
-    compiled.compiling({})
-    attention.capacity = head.capacity = matmul.capacity = lambda _: (132, capability in (90, 100))
-
-
-def works(rows: int) -> Iterator[tuning.Work]:
+def works(rows: Sequence[int]) -> list[tuning.Work]:
     """On tensors without memory."""
-    return tuning.works(Config.read(sizes(tiny=False)), "meta", tuning.Plan((rows,), cache=1))
+    with compiled.noted():
+        return list(tuning.works(Config.read(sizes(tiny=False)), "meta", tuning.Plan(rows, cache=1)))
 
 
 def sided(work: tuning.Work) -> Iterator[tuned.Blocks]:
@@ -82,20 +79,10 @@ def sided(work: tuning.Work) -> Iterator[tuned.Blocks]:
 
 def fits(work: tuning.Work, blocks: tuned.Blocks) -> bool:
     """True if the kernel spills nothing and a processor has room for two of its blocks."""
-    made = list[Any]()
-    run = JITFunction.run
-
-    def noted(self: Any, *arguments: Any, **more: Any) -> Any:
-        made.append(run(self, *arguments, **more))
-        return made[-1]
-
-    JITFunction.run = noted
-    try:
-        with tuned.using([work.entry(blocks)]):
-            work.launch()
-    finally:
-        JITFunction.run = run
-    (kernel,) = (kernel for kernel in made if kernel.metadata.name == TIMED[work.kernel])
+    with compiled.noted() as found:
+        tuning.launched(work, blocks)
+    (launch,) = (launch for (name, _), launch in found.items() if name == TIMED[work.kernel])
+    kernel = launch.compile()
     registers, stack = taken(kernel.asm["cubin"])
     threads = 32 * blocks["num_warps"]
     room = min(REGISTERS // (registers * threads), SHARED // (kernel.metadata.shared + KEPT), THREADS // threads)
@@ -114,63 +101,92 @@ def taken(cubin: bytes) -> tuple[int, int]:
 
 
 def candidates() -> None:
-    absent(HOPPER)
+    compiled.absent(HOPPER)
     lists, listed = [], set[str]()
-    for work in works(256):
+    for work in works((256,)):
         if work.kernel == matmul.NAME and work.kernel in listed:
-            continue  # one list serves all: a matrix's sides change neither registers nor shared memory
+            continue  # one list serves all: 28 of its 29 fit with the other sides too, and gpu/tune times each
         listed.add(work.kernel)
         kept = [blocks for blocks in sided(work) if fits(work, blocks)]
         of = {"kernel": work.kernel, "shape": [*work.shape], "fields": [*TRIED[work.kernel]]}
         values = ",\n".join(json.dumps([*blocks.values()]) for blocks in kept)
         lists.append(f'{json.dumps(of)[:-1]}, "values": [\n{values}\n]}}')
         print(f"{work.kernel} {work.shape}: {len(kept)} of {sum(1 for _ in sided(work))}", flush=True)
-    head = f'"capability": {HOPPER}, "triton": "{triton.__version__}", "lists": ['
+    head = f'"capability": {HOPPER}, "triton": "{tuned.version()}", "kernels": "{tuned.digest()}", "lists": ['
     tuning.CANDIDATES.write_text("\n".join(["{" + head, ",\n".join(lists), "]}", ""]))
 
 
-def shares() -> Iterator[tuple[int, int | None]]:
-    """Pieces of work for one process each, the longest first: every kernel at so many rows, or a candidate of each."""
-    yield from ((rows, None) for rows in reversed(compiled.ROWS))
-    most = max(len(tuning.candidates(work, tuning.Plan())) for work in works(256))
-    yield from ((256, number) for number in range(most))
+def needed() -> dict[compiled.Key, compiled.Launch]:
+    """The first launch of every kernel that a card will need."""
+    with compiled.noted() as found:
+        for rows in compiled.ROWS:
+            compiled.every_kernel(rows)
+        steps()
+        passes(*causal.SHAPES)
+        tries()
+    return found
 
 
-def compile(share: tuple[int, int | None]) -> None:
-    rows, number = share
-    if number is None:
-        compiled.ROWS, empty = (rows,), torch.empty
-        with redirect_stdout(None):
-            compiled.main(CAPABILITY)
-        torch.empty = empty  # which that replaces
-        return
-    for work in works(rows):
-        for blocks in tuning.candidates(work, tuning.Plan())[number : number + 1]:
-            with tuned.using([work.entry(blocks)]):
-                work.launch()
+def steps() -> None:
+    """Recorded steps of DiffusionGemma in every precision and size. Six layers have all kinds."""
+    config = sizes(tiny=False)
+    text = config["text_config"]
+    config["text_config"] = text | {"num_hidden_layers": 6, "layer_types": text["layer_types"][:6]}
+    for form in (*FORMS, EXACT):
+        served = model(config, form, "meta", 8192)
+        for rows in BUCKETS:
+            step(served, rows)()
 
 
-CAPABILITY = HOPPER  # of all processes
+def passes(*shapes: str) -> None:
+    """Recorded passes of code models."""
+    block_llama.on_gpu = lambda _: True
+    for shape in shapes:
+        for recorded in causal.recorded(causal.model(shape, "meta", tiny=False)):
+            recorded.replay()
 
 
-def start(capability: int) -> None:
-    global CAPABILITY
-    CAPABILITY = capability
-    absent(capability)
+def tries() -> None:
+    """Everything that gpu/tune launches: formulas and candidates, and what draws new rows."""
+    for work in works(tuning.Plan().rows):
+        work.draw()
+        for blocks in (None, *tuning.tried(work, tuning.Plan())):
+            tuning.launched(work, blocks)
+
+
+def size(launch: compiled.Launch) -> int:
+    """Of its tiles: large ones take the compiler longest."""
+    return prod(side for name, side in launch.named.items() if name.startswith("BLOCK"))
+
+
+LAUNCHES: list[compiled.Launch] = []  # processes inherit them
+
+
+def compile(number: int) -> str | None:
+    """The kernel's name if this Triton does not compile it; gpu/tune leaves it out."""
+    try:
+        LAUNCHES[number].compile()
+    except triton.TritonError:
+        return LAUNCHES[number].kernel.__name__
+    return None
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("candidates")
-    commands.add_parser("all").add_argument("capability", type=int)
+    everything = commands.add_parser("all")
+    for number in ("capability", "processors"):
+        everything.add_argument(number, type=int)
     arguments = parser.parse_args()
     if arguments.command == "candidates":
         return candidates()
+    compiled.absent(arguments.capability, arguments.processors)
+    LAUNCHES[:] = sorted(needed().values(), key=size, reverse=True)
     processes = max(1, (os.cpu_count() or 1) - 2)
-    with ProcessPoolExecutor(processes, initializer=start, initargs=(arguments.capability,)) as pool:
-        count = sum(1 for _ in pool.map(compile, shares()))
-    print(f"gpu/compile: {count} shares of kernels are compiled.")
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+        failed = [name for name in pool.map(compile, range(len(LAUNCHES))) if name]
+    print(f"gpu/compile: {len(LAUNCHES) - len(failed)} kernels are compiled; not: {', '.join(failed) or 'none'}.")
 
 
 if __name__ == "__main__":

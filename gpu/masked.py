@@ -90,7 +90,7 @@ class Mixed(Drawn):
 
 
 def sizes(*, tiny: bool) -> Config:
-    """Of LLaDA2.0-mini."""
+    """The sizes of LLaDA2.0-mini."""
     small = {**TINY_SIZES, "num_kv_heads": 2, "vocab_size": 512} if tiny else {}
     return replace(Config.read({**SIZES, **small}), mixture=TINY_EXPERTS if tiny else EXPERTS)
 

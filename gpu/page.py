@@ -19,8 +19,8 @@ PAGE = {  # measure: title and columns
     ),
     "protocol": ("Protocol", ("form", "way", "ms_a_forward", "tokens_s", "tokens_s_with_prompt", "of_floor")),
     "infill": ("Infills", ("form", "context", "pins", "slots", "steps", "p50_ms", "p95_ms", "floor_ms")),
-    "race": ("All lengths of a hole", ("form", "context", "rows", "p50_ms", "anew_p50_ms", "floor_ms")),
-    "steps": ("Steps by rows", ("form", "context", "canvas", "p50_ms", "anew_p50_ms", "floor_ms")),
+    "race": ("All lengths of a hole", ("form", "context", "rows", "p50_ms", "unrecorded_p50_ms", "floor_ms")),
+    "steps": ("Steps by rows", ("form", "context", "canvas", "p50_ms", "unrecorded_p50_ms", "floor_ms")),
     "peers": (
         "Kernels and PyTorch's",
         ("form", "kernel", "ms", "floor_ms", "cublas_bf16_ms", "decoded_ms", "scaled_grouped_mm_ms", "grouped_mm_ms"),

@@ -1,4 +1,4 @@
-"""What this card can do, before anything of ours is blamed: how fast it copies, multiplies, launches and reads.
+"""Bounds of this card, before anything of ours is blamed: how fast it copies, multiplies, launches and reads.
 
 copy: bytes read and written a second by a copy on the device.
 product: of random numbers in bfloat16, and in e4m3 with a scale a row and a scale a column.

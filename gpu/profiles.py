@@ -139,7 +139,7 @@ def seen(step: Step, device: str, steps: int, trace: Path) -> Line:
 def wanted(plan: Plan, shape: str) -> list[Name]:
     """What is profiled of a shape, without the name of the measurement."""
     if shape == "gemma":
-        ways = [(rows, way) for way in ("served", "anew") for rows in plan.canvases]
+        ways = [(rows, way) for way in ("served", "unrecorded") for rows in plan.canvases]
         return [{"context": plan.context, "rows": rows, "way": way} for rows, way in ways]
     if shape == "causal":
         return [{"context": plan.text, "rows": ROWS, "way": way} for way in causal.WAYS]

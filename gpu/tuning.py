@@ -11,7 +11,7 @@ less time than the formula. The table is written after every measurement.
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from stand_in import maker, matrices, sizes  # isort: skip
 
 CANDIDATES = Path(tuned.__file__).with_name("candidates.json")
 GAIN = 0.98  # of the formula's time; more is noise
-NEAR = 1e-2
+NEAR = 1e-2  # relative, and of the spread of the results
 
 
 class Plan(NamedTuple):
@@ -150,10 +150,27 @@ def of_matrix(shape: tuple[int, int], c: Config, device: str, plan: Plan) -> Ite
         yield Work(kernel, shape, rows, (x, first.operands[0]), launch, x.normal_, len(weights))
 
 
+@cache
+def listed() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(CANDIDATES.read_text())
+    return found
+
+
+def stale(device: torch.device) -> Iterator[str]:
+    """Why the candidates may not be those for this device. Each is tested before it counts, so they are tried."""
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if (found := 10 * major + minor) != listed()["capability"]:
+            yield f"for capability {listed()['capability']}, and this card has {found}"
+    if listed()["triton"] != tuned.version():
+        yield f"for Triton {listed()['triton']}, and this is {tuned.version()}"
+    if listed()["kernels"] != tuned.digest():
+        yield "for other code of the kernels"
+
+
 def candidates(work: Work, plan: Plan) -> list[tuned.Blocks]:
     """Those of the kernel at this shape, or at another where it has none; cut to the width of tiny heads."""
-    lists: list[dict[str, Any]] = json.loads(CANDIDATES.read_text())["lists"]
-    found = [of for of in lists if of["kernel"] == work.kernel]
+    found = [of for of in listed()["lists"] if of["kernel"] == work.kernel]
     found = [of for of in found if of["shape"] == [*work.shape]] or found[:1]
     every = [dict(zip(of["fields"], values, strict=True)) for of in found for values in of["values"]]
     width = {"BLOCK_V": work.shape[-1]} if plan is TINY and work.kernel == attention.NAME else {}
@@ -165,6 +182,17 @@ def likely(work: Work, blocks: tuned.Blocks) -> bool:
     L2. An expert's rows and the rows of query heads are not counted by `rows`."""
     other = work.kernel in (experts.UP, experts.DOWN, attention.NAME)
     return other or work.rows <= 4 * blocks["BLOCK_R"] <= 4 * max(16, work.rows)
+
+
+def tried(work: Work, plan: Plan) -> list[tuned.Blocks]:
+    """The candidates that are launched, by `tune` and by gpu/compile."""
+    return [blocks for blocks in candidates(work, plan) if likely(work, blocks)]
+
+
+def launched(work: Work, blocks: tuned.Blocks | None) -> Tensor:
+    """What a work gives with these block sizes, or with the formula's."""
+    with tuned.using([work.entry(blocks)] if blocks else []):
+        return work.launch()
 
 
 def poisoned(launch: Callable[[], Tensor]) -> Tensor:
@@ -179,25 +207,20 @@ def poisoned(launch: Callable[[], Tensor]) -> Tensor:
 def equal(work: Work, blocks: tuned.Blocks) -> bool:
     """True if these block sizes give what the formula's give, on new rows."""
     work.draw()
-    with tuned.using([]):
-        right = poisoned(work.launch)
-    with tuned.using([work.entry(blocks)]):
-        found = poisoned(work.launch)
+    right, found = (poisoned(partial(launched, work, sizes)) for sizes in (None, blocks))
     return torch.allclose(found, right, rtol=NEAR, atol=NEAR * float(right.std()))
 
 
 def ms(work: Work, blocks: tuned.Blocks | None, device: str, replays: int) -> float:
-    with tuned.using([work.entry(blocks)] if blocks else []):
-        call = captured(work.launch) if device == "cuda" else work.launch
-        return clock(call, device, replays)["p50_ms"] / work.copies
+    call = partial(launched, work, blocks)
+    return clock(captured(call) if device == "cuda" else call, device, replays)["p50_ms"] / work.copies
 
 
 def tune(work: Work, device: str, plan: Plan) -> Line:
     """The fastest of the right ones, next to the formula."""
     few, many = plan.replays
-    tried = [blocks for blocks in candidates(work, plan) if likely(work, blocks)]
-    times, wrong = list[tuple[float, int]](), 0
-    for number, blocks in enumerate(tried):
+    every, times, wrong = tried(work, plan), list[tuple[float, int]](), 0
+    for number, blocks in enumerate(every):
         try:
             if equal(work, blocks):
                 times.append((ms(work, blocks, device, few), number))
@@ -207,17 +230,17 @@ def tune(work: Work, device: str, plan: Plan) -> Line:
             wrong += 1
     half = [number for _, number in sorted(times)[: (len(times) + 1) // 2]]
     plain = ms(work, None, device, many)
-    best = min(((ms(work, tried[number], device, many), number) for number in half), default=(plain, 0))
-    wins = bool(half) and best[0] < GAIN * plain and equal(work, tried[best[1]])
+    best = min(((ms(work, every[number], device, many), number) for number in half), default=(plain, 0))
+    wins = bool(half) and best[0] < GAIN * plain and equal(work, every[best[1]])
     return {
         "formula_ms": plain,
         "best_ms": best[0],
         "of_formula": best[0] / plain,
-        "tried": len(tried),
+        "tried": len(every),
         "wrong": wrong,
-        "blocks": tried[best[1]] if half else None,
+        "blocks": every[best[1]] if half else None,
         "wins": wins,
-        "entry": work.entry(tried[best[1]]) if wins else None,
+        "entry": work.entry(every[best[1]]) if wins else None,
     }
 
 
@@ -236,6 +259,8 @@ def main() -> int:
     arguments = parser.parse_args()
     config, plan = Config.read(sizes(tiny=arguments.tiny)), TINY if arguments.tiny else Plan()
     book = Book(arguments.book, arguments.device, arguments.seconds)
+    for reason in stale(torch.device(arguments.device)):
+        print(f"gpu/tune: the candidates are {reason}; gpu/README.md says how they are made again.", flush=True)
     for work in works(config, arguments.device, plan):
         shape = "x".join(map(str, work.shape))
         name = {"measure": "tune", "kernel": work.kernel, "shape": shape, "rows": work.rows}

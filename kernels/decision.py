@@ -1,4 +1,4 @@
-"""What canvases of uniform noise decide after a forward (engine/methods/uniform/renoise.py has the rules): which slots
+"""Decisions of canvases of uniform noise after a forward (engine/methods/uniform/renoise.py has the rules): which slots
 are accepted, locked and unchanged, and whether a canvas is done.
 
 Vectors of at most some hundred numbers: one program does it all, or one a canvas, and the cost is the launch. PyTorch

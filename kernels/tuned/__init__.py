@@ -42,7 +42,7 @@ FIELDS = {
     "head": {"BLOCK_R", "BLOCK_V", "BLOCK_D", *COMPILER},
     "mean embedding": {"BLOCK_R", "BLOCK_V", "BLOCK_D", *COMPILER},
 }
-# Of these kernels and of what they call.
+# Files of these kernels and of what they call.
 SOURCES = "attention.py", "decode.py", "experts.py", "fp8.py", "gated.py", "head.py", "jit.py", "matmul.py"
 LIMITS = {"num_warps": (1, 16), "num_stages": (1, 8)}  # least and most; of a block's side 16 and 512
 

@@ -70,7 +70,8 @@ def test_a_step_through_the_kernels_is_a_step_without_them(
 @pytest.mark.parametrize(("capability", "most"), [(90, ROOMY), (120, TIGHT)])
 def test_they_compile_for_a_gpu_that_is_not_here(capability: int, most: int) -> None:
     """At DiffusionGemma's shapes in every precision; ptxas comes with Triton."""
-    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    folders = os.pathsep.join(str(Path(__file__).parents[2] / name) for name in ("gpu", "bench"))
+    environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": folders}
     made = subprocess.run(
         [sys.executable, "-P", Path(__file__).with_name("compiled.py"), str(capability)],
         env=environment,

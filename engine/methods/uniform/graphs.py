@@ -1,4 +1,4 @@
-"""A denoise step of a job's canvases, recorded once and replayed: a CUDA graph instead of 390 to 420 launches
+"""A denoise step of a job's canvases, recorded once and replayed: a CUDA graph instead of 388 to 418 launches
 (gpu/README.md), which would take the host some 16 to 17 ms (estimated from 40 us each). On a CPU, used only by tests, a
 replay calls the step again.
 
@@ -17,8 +17,8 @@ A step reads only the buffers. So the step of a single canvas is launched before
 the GPU is never idle. The result of a step (`Launched`) lies in memory of its own and counts once it is received. So a
 step launched after a canvas's last one, or under way when the canvas is dropped, changes nothing. It draws from a
 generator that no other canvas uses, and writes keys and values after a context, where the next user of that KV or
-memory overwrites them later in the same stream. Context that was read by a step is read again, to the same effect, by
-those that follow in the same recording.
+memory overwrites them later in the same stream. Later replays read that context again and
+write the same keys and values.
 """
 
 from collections.abc import Callable, Sequence
@@ -313,7 +313,6 @@ class Recording:
         after, told = renoise.decide(
             common.model, common.schedule, state, outlook, common.sampler, 0, 1, terms, self._chances
         )
-        of_token = torch.where(self._is_slot, outlook.logit, common.model.score(hidden, after.best))
         self._locked.copy_(told[2])
         of_token = torch.where(self._is_slot, outlook.logit, common.model.score(hidden, after.best))
         self._told, self._logp = told, of_token - outlook.total  # at the same addresses in every replay

@@ -77,7 +77,7 @@ class Passes:
 
 
 class Buffers:
-    """What recordings read and write. Those of a smaller size take the first rows."""
+    """Recordings read and write these. Those of a smaller size take the first rows."""
 
     def __init__(self, layers: int, width: int, device: str) -> None:
         most = ROWS[-1]

@@ -193,8 +193,19 @@ def test_a_file_is_named_after_its_card() -> None:
     assert tuned.file_name("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3.json"
 
 
-def test_every_committed_table_is_whole() -> None:
-    for path in tuned.folder().glob("nvidia-*.json"):
-        table = json.loads(path.read_text())
-        assert path.name == tuned.file_name(table["device"])
-        assert tuned._ordered(table["entries"])
+def is_whole(path: Path) -> bool:
+    """True if a card would read it, whatever its Triton, and the kernels are still those that were measured."""
+    table = json.loads(path.read_text())
+    named = path.name == tuned.file_name(table["device"]) and table["kernels"] == tuned.digest()
+    return named and bool(tuned._ordered(table["entries"]))
+
+
+def test_every_committed_table_is_whole(tmp_path: Path) -> None:
+    assert all(map(is_whole, Path(tuned.__file__).parent.glob("nvidia-*.json")))
+    made, text = tmp_path / "nvidia-h200.json", tuned.document("NVIDIA H200", entries())
+    others = {text: True, text.replace(tuned.digest(), "0"): False, text.replace("H2", "H1"): False}
+    for other, expected in others.items():
+        made.write_text(other)
+        assert is_whole(made) == expected
+    made.write_text(tuned.document("NVIDIA H200", []))
+    assert not is_whole(made), "an empty one"
