@@ -258,8 +258,8 @@ class Replayed:
     def rows(self) -> int:
         return self.recorded.rows[min(self.steps, self.of - 1)]
 
-    def spent(self, steps: int) -> bool:
-        return False
+    def stop(self, steps: int) -> wire.StopReason:
+        return "complete"
 
     def fills(self, *, final: bool = False) -> tuple[wire.Fill, ...]:
         return (wire.Fill("fill", ((0, 4),) if final or self.steps >= self.recorded.first else ()),)
