@@ -19,6 +19,7 @@ from typing import Literal
 import tree_sitter
 
 from caesura.server.names import CPP, GO, JAVA, JAVASCRIPT, PYTHON, RUST, TSX, TYPESCRIPT, C, NameRules
+from caesura.server.words import CMAKE, ELIXIR, HTML, JULIA, LUA, RUBY, SHELL, SQL, XML, Tags, Words
 
 _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
 _DEFINITIONS = (  # the keywords of many languages, and methods that begin with modifiers
@@ -46,12 +47,14 @@ def _none(text: str, name: str) -> Iterator[Import]:
 @dataclass(frozen=True, eq=False)  # rows are keys of caches: comparing by identity is faster than by all fields
 class Language:
     """`openers` end a line that begins a block; in an `offside` language, indentation alone closes it. If there are
-    `headers`, a line that opens a block begins with one of these words.
+    `headers`, a line that opens a block begins with one of these words. `words` open and close blocks too.
 
     `step` is the usual indentation of a body, for a file that shows none; if `tabs`, no other one works.
 
     `quotes` are the marks of strings, `prefixes` the letters that may precede one. Strings with a mark in `spanning`
     continue over line ends. `interpolations` begin code in a string; after a prefix in `formats`, a plain "{" does.
+    `heredoc` is a pattern for the start of a here-document; its last group is the word that ends it.
+
     `dollars`: "${1:x}" is code, not a placeholder. `prose`: most of the text is natural language.
 
     `definitions` is a multi-line pattern; the last group that matched is the defined name. It finds only variables that
@@ -70,6 +73,7 @@ class Language:
     openers: tuple[str, ...] = ()
     headers: frozenset[str] = frozenset()
     offside: bool = False
+    words: Words | Tags | None = None
     step: str = "    "
     tabs: bool = False
     block_comment: tuple[str, str] | None = None
@@ -80,6 +84,7 @@ class Language:
     prefixes: str = ""
     formats: str = ""
     interpolations: tuple[str, ...] = ("${",)
+    heredoc: str = ""
     dollars: bool = False
     prose: bool = False
     definitions: str = _DEFINITIONS
@@ -90,7 +95,13 @@ class Language:
     lines: bool = False
     names: NameRules | None = None
     extensions: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # names in lower case
     aliases: tuple[str, ...] = ()
+
+    @property
+    def blocks(self) -> bool:
+        """True if the language has blocks that we know."""
+        return bool(self.openers or self.words)
 
 
 # Imports
@@ -250,42 +261,64 @@ _TABLE = (
     _c("cpp", _wheel("cpp"), "cpp", names=CPP, extensions=(".cc", ".cpp", ".cxx", ".hpp", ".hh"),
        aliases=("cuda", "cuda-cpp")),
     _braced("java", _wheel("java"), "java", names=JAVA, extensions=(".java",)),
-    Language("html", _wheel("html"), "html", step="  ", block_comment=_MARKUP_COMMENT, quotes='"',
+    Language("html", _wheel("html"), "html", words=HTML, step="  ", block_comment=_MARKUP_COMMENT, quotes='"',
              extensions=(".html", ".htm")),
     Language("css", _wheel("css"), "css", None, ("{",), step="  ", block_comment=_C_COMMENT, extensions=(".css",)),
     Language("yaml", _wheel("yaml"), "yaml", "#", (":",), offside=True, step="  ", edits="yaml",
              extensions=(".yaml", ".yml")),
     Language("toml", _wheel("toml"), "toml", "#", step="  ", long_quotes=('"""', "'''"), edits="toml",
              extensions=(".toml",)),
-    Language("shellscript", _wheel("bash"), "bash", "#", ("then", "do", "else", "{"), spanning="\"'",
-             interpolations=("${", "$("), dollars=True, extensions=(".sh", ".bash"), aliases=("bash", "sh", "zsh")),
-    _braced("csharp", None, "c_sharp", extensions=(".cs",), aliases=("cs",)),
-    Language("dockerfile", None, "dockerfile", "#", extensions=(".dockerfile",)),
-    Language("elixir", None, "elixir", "#", ("do", "->"), step="  ", extensions=(".ex", ".exs")),
+    Language("shellscript", _wheel("bash"), "bash", "#", ("then", "do", "{"), words=SHELL,
+             heredoc=r"(?<![<\w])<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1", spanning="\"'",
+             interpolations=("${", "$("), dollars=True, extensions=(".sh", ".bash", ".zsh"),
+             files=(".bashrc", ".bash_profile", ".profile", ".zshrc", "pkgbuild"), aliases=("bash", "sh", "zsh")),
+    _braced("csharp", _wheel("c_sharp"), "c_sharp", extensions=(".cs",), aliases=("cs",)),
+    Language("dockerfile", None, "dockerfile", "#", extensions=(".dockerfile",), files=("dockerfile", "containerfile")),
+    Language("elixir", None, "elixir", "#", ("->",), words=ELIXIR, step="  ", extensions=(".ex", ".exs")),
     Language("elm", None, "elm", "--", ("=", "of", "let"), offside=True, extensions=(".elm",)),
     Language("erlang", None, "erlang", "%", ("->",), extensions=(".erl", ".hrl")),
     Language("fortran", None, "fortran", "!", ("then",), extensions=(".f90", ".f95")),
     Language("go.mod", None, "gomod", "//", ("(",), extensions=(".mod",), aliases=("gomod",)),
     Language("haskell", None, "haskell", "--", ("=", "where", "do", "of"), offside=True, quotes='"',
              extensions=(".hs",)),
-    Language("hcl", None, "hcl", "#", ("{",), step="  ", quotes='"',
+    Language("hcl", _wheel("hcl"), "hcl", "#", ("{",), step="  ", quotes='"',
              extensions=(".hcl", ".tf"), aliases=("terraform",)),
-    Language("julia", None, "julia", "#", quotes='"', extensions=(".jl",)),
-    _braced("kotlin", None, "kotlin", extensions=(".kt", ".kts")),
+    Language("julia", None, "julia", "#", words=JULIA, quotes='"', extensions=(".jl",)),
+    _braced("kotlin", _wheel("kotlin"), "kotlin", openers=("{", "->"), extensions=(".kt", ".kts")),
     Language("lisp", None, "commonlisp", ";", step="  ", quotes='"',
              extensions=(".lisp", ".cl"), aliases=("commonlisp",)),
-    Language("lua", None, "lua", "--", ("then", "do", "else"), step="  ", extensions=(".lua",)),
+    Language("lua", _wheel("lua"), "lua", "--", words=LUA, step="  ", extensions=(".lua",)),
     Language("makefile", None, "make", "#", (":",), step="\t", tabs=True, dollars=True,
-             extensions=(".mk",), aliases=("make",)),
+             extensions=(".mk",), files=("makefile", "gnumakefile", "bsdmakefile"), aliases=("make",)),
     _c("objective-c", None, "objc", extensions=(".m",), aliases=("objc",)),
     Language("ocaml", None, "ocaml", None, ("=", "->"), quotes='"', extensions=(".ml",)),
     Language("perl", None, "perl", "#", ("{",), dollars=True, extensions=(".pl", ".pm")),
-    _braced("php", None, "php", dollars=True, extensions=(".php",)),
+    _braced("php", _wheel("php", "language_php"), "php", dollars=True,
+            heredoc=r"<<<(['\"]?)([A-Za-z_]\w*)\1", extensions=(".php",)),
     Language("r", None, "r", "#", ("{",), step="  ", extensions=(".r",)),
     Language("restructuredtext", None, "rst", quotes="", prose=True, extensions=(".rst",), aliases=("rst",)),
-    Language("ruby", None, "ruby", "#", ("do", "then", "else"), step="  ", extensions=(".rb",)),
+    Language("ruby", _wheel("ruby"), "ruby", "#", words=RUBY, step="  ",
+             heredoc=r"<<[-~](['\"]?)([A-Z_]\w*)\1", extensions=(".rb", ".rake", ".gemspec"),
+             files=("gemfile", "rakefile")),
     _braced("scala", None, "scala", step="  ", extensions=(".scala", ".sc")),
-    Language("sql", None, "sql", "--", extensions=(".sql",)),
+    Language("sql", _wheel("sql"), "sql", "--", ("(",), words=SQL, extensions=(".sql",)),
+    _braced("swift", _wheel("swift"), None, openers=("{", "in"), extensions=(".swift",)),
+    _braced("dart", None, None, step="  ", extensions=(".dart",)),
+    _braced("groovy", None, None, extensions=(".groovy", ".gradle")),
+    _braced("zig", None, None, block_comment=None, extensions=(".zig",)),
+    _braced("proto3", None, None, step="  ", extensions=(".proto",), aliases=("proto", "protobuf")),
+    _braced("scss", _wheel("scss"), None, step="  ", extensions=(".scss",)),
+    _braced("less", None, None, step="  ", extensions=(".less",)),
+    Language("graphql", None, None, "#", ("{",), step="  ", quotes='"', extensions=(".graphql", ".gql")),
+    Language("powershell", None, None, "#", ("{",), block_comment=("<#", "#>"), dollars=True,
+             extensions=(".ps1", ".psm1", ".psd1")),
+    Language("nix", _wheel("nix"), None, "#", ("{", "(", "[", "let"), step="  ", quotes='"', extensions=(".nix",)),
+    Language("cmake", None, None, "#", words=CMAKE, step="  ", dollars=True, extensions=(".cmake",),
+             files=("cmakelists.txt",)),
+    Language("xml", None, None, words=XML, step="  ", block_comment=_MARKUP_COMMENT,
+             extensions=(".xml", ".svg", ".xsd", ".csproj")),
+    Language("vue", None, None, words=HTML, step="  ", block_comment=_MARKUP_COMMENT, extensions=(".vue",)),
+    Language("svelte", None, None, words=HTML, step="  ", block_comment=_MARKUP_COMMENT, extensions=(".svelte",)),
     Language("elisp", None, "elisp", ";", step="  ", quotes='"', extensions=(".el",), aliases=("emacs-lisp",)),
     Language("dot", None, "dot", "//", ("{",), step="  ", quotes='"', extensions=(".dot", ".gv")),
 )
@@ -307,6 +340,7 @@ COMMON = frozenset(  # keywords and common names, which do not tell related code
 
 LANGUAGES = {language.id: language for language in _TABLE}
 _ALIASES = {alias: language for language in _TABLE for alias in language.aliases}
+_FILES = {file: language for language in _TABLE for file in language.files}
 _EXTENSIONS = {extension: language for language in _TABLE for extension in language.extensions}
 UNKNOWN = Language("plaintext", quotes="")
 JSON = frozenset(row.id for row in _TABLE if row.edits == "json")
@@ -320,10 +354,14 @@ _COMMENTED = re.compile(  # paths of JSON files that may have comments; editors 
 
 
 def language(name: str, path: str = "") -> Language:
-    """The row of an editor's language id or, if the id is unknown, of the file's extension; that of JSON with comments
-    for a file that is known for them."""
-    row = LANGUAGES.get(name) or _ALIASES.get(name) or _EXTENSIONS.get(PurePosixPath(path).suffix.lower(), UNKNOWN)
+    """The row of an editor's language id or, if the id is unknown, of the file's name or extension; that of JSON with
+    comments for a file that is known for them."""
+    row = LANGUAGES.get(name) or _ALIASES.get(name) or _by_path(PurePosixPath(path.lower()))
     return LANGUAGES["jsonc"] if (row.id == "json" or row is UNKNOWN) and _COMMENTED.search(path) else row
+
+
+def _by_path(path: PurePosixPath) -> Language:
+    return _FILES.get(path.name) or _EXTENSIONS.get(path.suffix, UNKNOWN)
 
 
 def kin(name: str) -> str:

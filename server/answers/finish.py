@@ -7,10 +7,10 @@ from functools import lru_cache
 
 from caesura.characters import visible
 from caesura.server.answers.indentation import indented
-from caesura.server.answers.repeats import without_next_line
-from caesura.server.context.context import NEAR, Context, line_after, line_before, opens_block
+from caesura.server.answers.repeats import is_alike, without_next_line
+from caesura.server.context.context import NEAR, USUAL_LINES, Context, line_after, line_before, opens_block
 from caesura.server.languages import UNKNOWN, Language, language
-from caesura.server.text.lexer import PARTNER, Scan, indent_of
+from caesura.server.text.lexer import PARTNER, Scan, closes, indent_of
 
 _SENTINEL = re.compile(  # the special tokens of models' prompts
     r"<[|\uff5c][^|\uff5c<>\n]{1,40}[|\uff5c]>|</s>|<(?:fim_\w+|endoftext|file_sep|repo_?name|SUF|MID|EOT)>|\[MASK\]"
@@ -34,12 +34,13 @@ def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]
     scan = _open_at_hole(context) if context else Scan(row)
     base, quote, at = len(scan.open), scan.quote, 0
     typed = context.prefix[-2:] if context else ""  # of the marks of a long quote
+    documents = list(heredocs(text, row))
     apart = context is not None and not context.joins and _is_word(context.suffix[:1])
     for found in _ENDS.finditer(text):
         end = found.start()
         scan.feed(text[at:end])
         at = end
-        if apart and _is_word(text[end - 1]):
+        if (apart and _is_word(text[end - 1])) or any(first < end < last for first, last in documents):
             continue
         if _opens_quote(typed + text, len(typed) + end, row) or (
             scan.quote != quote and _is_bare(scan.quote, text[:end])
@@ -54,6 +55,14 @@ def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]
         else:
             grade = WORD if _CONTINUES.match(text, end) else EXPRESSION
         yield end, grade
+
+
+def heredocs(text: str, row: Language) -> Iterator[tuple[int, int]]:
+    """The here-documents of `text`, each from the start of its command's line to the end of the line that ends it; to
+    beyond the text where that is missing. No part of one is worth anything: its command would wait for the keyboard."""
+    for found in re.finditer(row.heredoc, text) if row.heredoc else ():
+        end = re.compile(rf"^[ \t]*{found[2]}\b", re.MULTILINE).search(text, found.end())
+        yield text.rfind("\n", 0, found.start()) + 1, end.end() if end else len(text) + 1
 
 
 def _opens_quote(text: str, end: int, row: Language) -> bool:
@@ -80,7 +89,8 @@ def finish(text: str, context: Context) -> str:
     if context.kind == "block":
         text = _without_half_lines(_without_loops(text), context, row)
     text = _without_empty_docstring(text, context, row, before)
-    if _repeats_lines(text, context, before, after):
+    text = text[: next((first for first, last in heredocs(text, row) if last > len(text)), len(text))]
+    if _repeats_lines(text, context, row, before, after):
         return ""
     text = "\n".join([*(line.rstrip() for line in text.split("\n")[:-1]), text.rpartition("\n")[2]])
     text = text if context.joins else _apart(text, before, after)
@@ -121,7 +131,7 @@ def _without_leaks(text: str, context: Context, row: Language) -> str:
     if not row.dollars and "${" not in context.prefix[-NEAR:]:
         plain = _PLACEHOLDER.sub(r"\1", text)
         text = _LAST_STOP.sub("", plain) if plain != text else text
-    if not (row.comment or row.openers) or context.scope in ("string", "comment"):
+    if not (row.comment or row.blocks) or context.scope in ("string", "comment"):
         return text  # prose may contain fences and announcements
     if found := _ANNOUNCEMENT.match(text):
         text = text[found.end() :]
@@ -144,26 +154,29 @@ def _within(text: str, context: Context, row: Language, before: str) -> str:
         least = len(context.indent) + opens_block(before, row)
     else:
         least = len(context.indent) + len(indent_of(first))
-    lines = [first]
+    lines, documents = [first], list(heredocs(text, row))
     for line in rest:
-        outside = len(indent_of(line)) < least and line.strip()
-        if outside and (row.offside or line.lstrip()[0] not in PARTNER):
+        at = len("\n".join(lines)) + 1
+        document = any(start < at < last for start, last in documents)
+        outside = len(indent_of(line)) < least and line.strip() and not document
+        if outside and (row.offside or not closes(line, row)):
             break
         lines.append(line)
     return _low_enough(_inside("\n".join(lines), context, row).split("\n"), context)
 
 
 def _low_enough(lines: list[str], context: Context) -> str:
-    """At most `context.lines` lines that are not blank, cut after one that leaves no bracket or string of the fill
-    open; all lines if there is no such cut."""
-    if sum(bool(line.strip()) for line in lines) <= context.lines:
+    """At most `context.lines` lines that are not blank, or USUAL_LINES if those are more, cut after one that leaves no
+    bracket or string of the fill open; all lines if there is no such cut."""
+    most = max(context.lines, USUAL_LINES)
+    if sum(bool(line.strip()) for line in lines) <= most:
         return "\n".join(lines)
     scan, kept, height = _open_at_hole(context), 0, 0
     base = len(scan.open)
     for index, line in enumerate(lines):
         height += bool(line.strip())
         scan.feed(line + "\n")
-        if height <= context.lines and len(scan.open) <= base and not scan.quote:
+        if height <= most and len(scan.open) <= base and not scan.quote:
             kept = index + 1
     return "\n".join(lines[:kept] if kept else lines)
 
@@ -176,22 +189,22 @@ def _inside(text: str, context: Context, row: Language) -> str:
     depth, quote = len(scan.open), scan.quote
     spans = quote in (*row.long_quotes, *row.spanning)
     leaves = []
-    for end in scan.steps(text):
+    for begin, end in scan.steps(text):
         if quote and not scan.quote and len(scan.open) == depth:
             if spans and context.suffix.count(quote) % 2 == 0:
                 return text  # nothing else ends the string
             leaves.append(end - len(quote))
             quote = ""
         elif len(scan.open) < depth and not _turns(_line_at(before + text + after, len(before) + end - 1), row):
-            leaves.append(end - 1)
+            leaves.append(begin)
             depth = len(scan.open)
     if not leaves:
         return text
-    opened = sum(bracket.mark == "{" and bracket.at >= len(context.prefix) for bracket in scan.open)
+    opened = sum(bracket.mark != "(" and bracket.at >= len(context.prefix) for bracket in scan.open)
+    last = line_before(before + text, len(before + text))
+    later = opens_block(last, row) or len(context.suffix) > NEAR  # the user closes them, or the suffix beyond NEAR does
     faults = {end: _faults(text[:end], context, row) for end in leaves}
-    faults[len(text)] = _faults(text, context, row) - opened * (
-        len(context.suffix) > NEAR
-    )  # the suffix beyond NEAR may close them
+    faults[len(text)] = _faults(text, context, row) - opened * later
     return text[: min(faults, key=lambda end: (faults[end], end))]
 
 
@@ -244,6 +257,8 @@ def _without_following_lines(text: str, context: Context, row: Language, before:
     for index in range(1 if before.strip() else 0, len(lines)):
         tail = [line.rstrip() for line in lines[index:] if line.strip()]
         kept = "\n".join(lines[:index])[len(before) :]
+        if len(tail) == 1 and is_alike(tail[0], row):
+            continue
         if tail and tail == following[: len(tail)] and _faults(kept, context, row) <= _faults(text, context, row):
             return kept
     return text
@@ -288,14 +303,16 @@ def _without_half_lines(text: str, context: Context, row: Language) -> str:
     return kept if len(kept) < len(text.rstrip()) else text
 
 
-def _repeats_lines(text: str, context: Context, before: str, after: str) -> bool:
+def _repeats_lines(text: str, context: Context, row: Language, before: str, after: str) -> bool:
     """True if the insertion only repeats the lines above or below."""
     made = [line.rstrip() for line in (before + text + after).split("\n") if line.strip()]
     if not made or not any(c.isalnum() for c in text):
         return False
     above = [line.rstrip() for line in _lines(context.prefix)[:-1] if line.strip()]
     below = [line.rstrip() for line in _lines(context.suffix)[1:] if line.strip()]
-    return made in (above[-len(made) :], below[: len(made)])
+    return made == above[-len(made) :] or (
+        made == below[: len(made)] and not (len(made) == 1 and is_alike(made[0], row))
+    )
 
 
 def _faults(text: str, context: Context, row: Language) -> int:

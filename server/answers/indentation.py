@@ -6,10 +6,16 @@ Nothing else in the server knows how wide a step is; structured edits read their
 import re
 from collections import Counter
 from functools import lru_cache
+from itertools import pairwise
 
 from caesura.server.context.context import Context, line_before, opener_above, opens_block
 from caesura.server.languages import Language, language
-from caesura.server.text.lexer import indent_of
+from caesura.server.text.lexer import closes, indent_of
+
+MOSTLY = 2 / 3  # share of the bodies of a file that have its step; else the file has no step of its own
+_AS_DEEP = re.compile(  # lines that may be as deep as what they are in: items, directives, labels, patterns of a shell
+    r"- |#(?:if|else|end)|(?:case\b.*|default|public|private|protected)[ \t]*:|[^()\n]*\)[ \t]*(?:\Z|\n)"
+)
 
 
 def indented(text: str, context: Context, row: Language, before: str) -> str:
@@ -44,7 +50,7 @@ def _reindented(text: str, context: Context, row: Language, before: str) -> str:
         old = "\t"
     own = [indent_of(line).replace(old, unit) + line.lstrip(" \t") for line in own]
     if context.kind == "block":
-        own = _stepped(own, len(context.indent), len(unit)) if certain and unit != "\t" else own
+        own = _stepped(lines, own, len(context.indent), len(unit), row) if certain and unit != "\t" else own
         if not before.strip():
             own = _deepened(lines, own, context, row, before, unit)
     return "\n".join([*lines, *own])
@@ -76,14 +82,17 @@ def usual_step(text: str, name: str) -> tuple[str, bool]:
         return "\t", True
     [(step, _)] = steps.most_common(1) or [("", 0)]
     if step.startswith("  "):
-        return step, True
+        return step, steps[step] > MOSTLY * steps.total()
     return (" " * min(spaces), False) if spaces else (row.step, False)
 
 
-def _stepped(own: list[str], base: int, unit: int) -> list[str]:
-    """The lines with steps of `unit` columns after `base`, if the fill's own steps differ."""
+def _stepped(first: list[str], own: list[str], base: int, unit: int, row: Language) -> list[str]:
+    """The lines with steps of `unit` columns after `base`, if the bodies in the fill have other steps. A line that only
+    goes on may be deeper by any number of columns."""
     depths = {len(indent_of(line)) - base for line in own if line.strip()}
-    step = min((depth for depth in depths if depth > 0), default=unit)
+    lines = [" " * base + line.lstrip() for line in first] + [line for line in own if line.strip()]
+    steps = {len(indent_of(below)) - len(indent_of(line)) for line, below in pairwise(lines) if opens_block(line, row)}
+    step = min((step for step in steps if step > 0), default=unit)
     if step == unit or step not in (2, 4, 8) or any(depth < 0 or depth % step for depth in depths):
         return own
     return [
@@ -92,10 +101,20 @@ def _stepped(own: list[str], base: int, unit: int) -> list[str]:
     ]
 
 
+def _is_settled(context: Context, row: Language) -> bool:
+    """True if the depth of the hole's line is what the user wants, though the opener above has no body: where a comment
+    at that depth is above it or, without `offside`, a blank line; in an `offside` language two blank lines."""
+    lines = context.prefix.split("\n")[-3:-1]
+    *_, last = lines or [""]
+    blank = sum(not line.strip() for line in lines) >= (2 if row.offside else 1)
+    alike = indent_of(last) == context.indent and bool(last.strip()) and not opens_block(last, row)
+    return blank or (alike and not row.offside)
+
+
 def _deepened(first: list[str], own: list[str], context: Context, row: Language, before: str, unit: str) -> list[str]:
     """The lines `own`, moved right to where the body of the opener above begins; `first` is changed in place."""
-    opener = opener_above(context.prefix, row)
-    if not opens_block(opener, row):
+    opener, begins = opener_above(context.prefix, row), (before + (first or own)[0]).lstrip()
+    if not opens_block(opener, row) or _AS_DEEP.match(begins) or closes(begins, row) or _is_settled(context, row):
         return own
     depth, least = len(before) + len(indent_of((first or own)[0])), len(indent_of(opener)) + len(unit)
     if depth > len(indent_of(opener)):

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from caesura.server.context.context import Context
+from caesura.server.context.context import Context, opens_block
 from caesura.server.languages import Language
 from caesura.server.text.lexer import indent_of
 
 _MARK = re.compile(r"(?:[-*+]|\d{1,9}[.)])[ \t]+")  # of a list
 _CLOSING = " \t,;)]}"
+_ALIKE = frozenset(["try", "do", "else", "finally", "loop", "unsafe", "begin"])  # words that open many blocks
+_TAG = re.compile(r"<[A-Za-z][^<>]*>\Z")
 _YAML_KEY = re.compile(
     r"(?P<items>(?:-[ \t]+)*)(?P<key>'[^']*'|\"[^\"]*\"|[^\s#'\"\[\]{}&*!|>%@`,-][^#\n]*?)[ \t]*:(?=\s|\Z)"
 )
@@ -23,26 +25,43 @@ def without_next_line(text: str, context: Context, row: Language, before: str) -
     rest, *below = re.split(r"\r\n|\r|\n", context.suffix)
     if rest.strip():
         return text
-    following = next((line for line in below if line.strip()), "")
+    following = [line for line in below if line.strip()] or [""]
     above = re.split(r"\r\n|\r|\n", context.prefix)[:-1]
     lines = (before + text.rstrip()).split("\n")
     for number, line in enumerate(lines):
         last = number == len(lines) - 1
-        said = _says(line, following, row, whole=not last) if last or number == 0 else False
+        alike = last or (number == 0 and _goes_on(lines, following, row))
+        said = alike and _says(line, following[0], row, whole=not last)
         if said or _is_second(line, [*above, *lines[:number]], below, row):
             return "\n".join(lines[:number])[len(before) :]
     return text
+
+
+def _goes_on(lines: Sequence[str], following: Sequence[str], row: Language) -> bool:
+    """True if the first line opens a block, as the selector of a rule does, or the others too say what the following
+    lines say. Else the first one may be alike by chance, as `@Override` and `try {` are."""
+    if opens_block(lines[0], row) and not is_alike(lines[0], row):
+        return True
+    more = [line for line in lines[1:] if line.strip()]
+    pairs = list(zip(more, following[1:], strict=False))
+    return bool(pairs) and all(_says(line, other, row, whole=True) for line, other in pairs)
 
 
 def _says(line: str, following: str, row: Language, *, whole: bool) -> bool:
     """True if the line is all of the following one, or unless `whole` its beginning, up to the end of a word. Marks of
     lists and closing signs do not count; nor does a word that opens a block, since the body may differ."""
     one, other = _bare(line), _bare(following)
-    if indent_of(line) != indent_of(following) or not any(map(str.isalnum, one)) or one.rstrip(":") in row.headers:
+    if indent_of(line) != indent_of(following) or not any(map(str.isalnum, one)) or is_alike(line, row):
         return False
     return one == other or (
         not whole and other.startswith(one) and not (_is_word(one[-1]) and _is_word(other[len(one)]))
     )
+
+
+def is_alike(line: str, row: Language) -> bool:
+    """True for a word or a tag alone that opens a block: another one may follow, with another body."""
+    word = _bare(line).rstrip(": {")
+    return _TAG.match(word) is not None or word in _ALIKE or word in row.headers
 
 
 def _bare(line: str) -> str:

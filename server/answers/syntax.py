@@ -1,21 +1,31 @@
 """The syntax gate: it cuts an insertion to the start that adds no syntax error to the text, and invents no member of a
 class (members.py). Pure."""
 
+import re
+import string
+import tomllib
 from bisect import bisect_right
+from collections.abc import Iterator
 from functools import cache
 
 import tree_sitter
 
 from caesura.server.answers.finish import INSIDE, ends
 from caesura.server.answers.members import ClassMembers
-from caesura.server.context.context import NEAR, Context, line_after, line_before
+from caesura.server.context.context import NEAR, Context, line_after, line_before, opens_block
 from caesura.server.languages import Language, grammar, language
 from caesura.server.text.lexer import PARTNER, Scan
 
+MAX_WHOLE = 60_000  # most bytes of a file that is parsed whole before anything is cut
 MAX_WINDOW = 200_000  # most bytes parsed around the hole; in a larger window every insertion counts as sound
 SMALL_WINDOW = 20_000  # bytes; up to this size, parsing is faster than updating the whole tree
 MAX_TRIALS = 12  # most shorter insertions that are parsed
-_CLOSER = {opening: closing for closing, opening in PARTNER.items()}
+_OPENING = frozenset(PARTNER.values())
+_BRACE_ALONE = re.compile(r"\n[ \t]*\{[ \t]*\r?\n")
+_DECLARES = re.compile(r"\b(?:class|enum|interface|namespace|record|struct|union)\b")
+_BEFORE_BRACE = string.ascii_letters + string.digits + "_)>"
+_FIRST_WORD = re.compile(r"\w+")
+_DEMANDS = {"try": (" finally {}", " catch (...) {}"), "do": (" while (0);",)}  # after the block of that word
 
 
 class SyntaxGate:
@@ -31,6 +41,7 @@ class SyntaxGate:
         self._tree = tree.copy() if tree else None  # the document's own tree gets its later edits
         self._hole = text[start:end]
         self._window: ParseWindow | None = None
+        self._alone = _BRACE_ALONE.search(text, max(0, start - NEAR), end + NEAR) is not None
         self._members: ClassMembers | None = None
 
     def __repr__(self) -> str:
@@ -41,7 +52,13 @@ class SyntaxGate:
         window = self._opened()
         if window is None:
             return True
-        return self._known(insert) == insert and self._no_worse(window, insert, self._errors_with(window, insert))
+        if self._known(insert) != insert:
+            return False
+        if not self._no_worse(window, insert, self._errors_with(window, insert)):
+            window = self._widened(window)
+            if not self._no_worse(window, insert, self._errors_with(window, insert)):
+                return False
+        return self._readable(insert) == insert
 
     def shortened(self, insert: str) -> str:
         """The best sound start of `insert`, or an empty string. A start that repairs a broken text precedes longer
@@ -49,7 +66,13 @@ class SyntaxGate:
         window = self._opened()
         if window is None or not (insert := self._known(insert)):
             return insert
-        errors = self._errors_with(window, insert)
+        if errors := self._errors_with(window, insert):
+            window = self._widened(window)
+            errors = self._errors_with(window, insert)
+        return self._readable(self._best(window, insert, errors))
+
+    def _best(self, window: "ParseWindow", insert: str, errors: int) -> str:
+        """The best start of `insert`, which leaves so many `errors`, by the syntax alone."""
         best = insert if self._no_worse(window, insert, errors) else ""
         for shorter in self._shorter(insert)[: MAX_TRIALS if window.small else MAX_TRIALS // 4] if errors else ():
             left = self._errors_with(window, shorter)
@@ -65,13 +88,25 @@ class SyntaxGate:
             self._members = ClassMembers(self._row, self._text.encode(), *self._bytes(), self._tree)
         return self._members.known_lines(insert)
 
+    def _readable(self, insert: str) -> str:
+        """The whole lines of `insert` with which a TOML document can be read, if it can be read without the hole's
+        line: the syntax tree knows no keys. All of it in other languages."""
+        before, after = self._text[: self._start], self._text[self._end :]
+        if self._row.edits != "toml" or not insert or _reads(before + insert + after):
+            return insert
+        below = after[len(line_after(after, 0)) :]
+        if not _reads(before[: len(before) - len(line_before(before, self._start))] + below):
+            return insert
+        starts = [insert[: found.start()] for found in re.finditer("\n", insert)]
+        return next((start for start in reversed(starts) if _reads(before + start + below)), "")
+
     def _no_worse(self, window: "ParseWindow", insert: str, errors: int) -> bool:
         """True if `insert` adds no errors and, in a broken text, leaves no more unpaired brackets and strings."""
         if not errors:
             return True
         if errors > window.errors:
             return False
-        return insert.rstrip()[-1:] in _CLOSER or self._unpaired(insert) <= self._unpaired(self._hole)
+        return insert.rstrip()[-1:] in _OPENING or self._unpaired(insert) <= self._unpaired(self._hole)
 
     def _unpaired(self, insert: str) -> int:
         """The number of unpaired brackets and strings near the hole, with `insert` in it."""
@@ -96,19 +131,58 @@ class SyntaxGate:
             self._window = ParseWindow(self._row, self._text.encode(), *self._bytes(), self._tree)
         return self._window if self._window.judges else None
 
+    def _widened(self, window: "ParseWindow") -> "ParseWindow":
+        """The window of the whole file, from now on, unless the file is large: around a broken statement, the window
+        may hold only a part of it."""
+        if not window.whole and len(source := self._text.encode()) <= min(MAX_WHOLE, MAX_WINDOW):
+            window = self._window = ParseWindow(self._row, source, *self._bytes(), None)
+        return window
+
     def _bytes(self) -> tuple[int, int]:
         start = len(self._text[: self._start].encode())
         return start, start + len(self._hole.encode())
 
     def _errors_with(self, window: "ParseWindow", insert: str) -> int:
-        """The number of errors with `insert`. Brackets that it opens at the end of a line are no errors: the user
-        closes them next."""
+        """The number of errors with `insert`. A block that it opens at the end of a line is no error: the user writes
+        the rest of it next."""
         errors = window.errors_with(insert)
-        if not errors or insert.rstrip()[-1:] not in _CLOSER or line_after(self._text, self._end).strip():
-            return errors
-        line = line_before(self._text, self._start) + insert
-        opened = Scan(self._row).feed(line).open
-        return min(errors, window.errors_with(insert + "\n" + "".join(_CLOSER[b.mark] for b in reversed(opened))))
+        if errors and not line_after(self._text, self._end).strip():
+            for rest in rests(line_before(self._text, self._start) + insert, self._row, alone=self._alone):
+                errors = min(errors, window.errors_with(insert + rest))
+                if not errors:
+                    break
+        return errors
+
+
+def _reads(text: str) -> bool:
+    """True if Python can read a TOML document."""
+    try:
+        tomllib.loads(text)
+    except (ValueError, RecursionError):  # also for a number that Python cannot read
+        return False
+    return True
+
+
+def rests(text: str, row: Language, *, alone: bool) -> Iterator[str]:
+    """What may follow whole lines that open a block at their end: a body, what closes the block, and what the grammar
+    demands after that. Nothing if they open none. `alone`: a brace has a line of its own in this file."""
+    *_, last = text.rstrip().split("\n")
+    if last.lstrip().startswith("#if") and row.comment != "#":
+        yield "\n#endif"
+    scan = Scan(row).feed(text)
+    if scan.quote or scan.comment:
+        return
+    innermost = scan.open[-1].mark if scan.open else ""
+    body = row.words.body if row.words and innermost != "case" else ""
+    if last[-1:] not in _OPENING and not opens_block(last, row):
+        alone = alone or _DECLARES.search(last) is not None
+        if "{" not in row.openers or last[-1:] not in (_BEFORE_BRACE if alone else ")"):
+            return
+        body = "{}"
+    closed = f"\n{body}\n{scan.closers}"
+    yield from (closed, closed + ";", closed + ",", closed + " {}")
+    word = _FIRST_WORD.search(last)
+    yield from (closed + demanded for demanded in _DEMANDS.get(word[0] if word else "", ()))
 
 
 class ParseWindow:
@@ -116,6 +190,7 @@ class ParseWindow:
 
     def __init__(self, row: Language, source: bytes, start: int, end: int, tree: tree_sitter.Tree | None) -> None:
         first, last = _statements(source, start, end, tree)
+        self.whole = last - first == len(source)
         self.small = last - first <= SMALL_WINDOW
         if self.small or len(source) > MAX_WINDOW:
             tree = None

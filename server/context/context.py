@@ -28,6 +28,7 @@ NEAR = 2000  # code points on each side that are scanned for brackets, strings a
 
 _LINE_BREAK = re.compile("[\r\n]")
 _WORD = re.compile(r"\w+")
+_LABEL = re.compile(r"\s*(?:case\b.*|default\s*):")  # of a switch
 _LAST_WORD = re.compile(r"\w*\Z")
 _CONTROL = re.compile("and|assert|await|case|catch|elif|else|except|for|if|in|match|not|or|return|switch|while|yield")
 _STRINGS = ("string", "quote_scalar")  # parts of node types
@@ -82,7 +83,7 @@ def context(
     row = language_row(language)
     scope = _scope(text, start, row, tree)
     kind = kind or _kind(text, start, end, scope, row, tree)
-    if following and kind == "line" and scope == "code" and row.openers and not line_after(text, end).strip():
+    if following and kind == "line" and scope == "code" and row.blocks and not line_after(text, end).strip():
         kind = "block"
     return Context(
         prefix=window_before(text, budget.before, start),
@@ -127,6 +128,12 @@ def after_closing(text: str, offset: int, row: Language) -> int:
 def opens_block(line: str, row: Language) -> bool:
     """True if `line` ends in a block opener of its language, not counting a comment after it."""
     code = line.split(" " + row.comment)[0].rstrip() if row.comment else line.rstrip()
+    if row.words and (
+        row.words.turns(code) or ((opened := Scan(row).feed(code).open) and opened[-1].mark not in "([{")
+    ):
+        return True
+    if "{" in row.openers and _LABEL.fullmatch(code):
+        return True
     if not any(code.endswith(o) and not (o.isalpha() and code[-len(o) - 1 : -len(o)].isalnum()) for o in row.openers):
         return False
     word = _WORD.search(code)
@@ -233,7 +240,7 @@ def _head(text: str, node: tree_sitter.Node) -> str:
 
 def _in_arguments(text: str, near: int, scan: Scan) -> bool:
     """True if the innermost open bracket is the parenthesis of a call or a definition."""
-    if not scan.row.openers or not scan.open or scan.open[-1].mark != "(":
+    if not scan.row.blocks or not scan.open or scan.open[-1].mark != "(":
         return False
     before = text[near : near + scan.open[-1].at].rstrip(" ")
     word = _LAST_WORD.findall(before)[0]

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from caesura.server.languages import Language
+from caesura.server.words import Tags, Words
 
 PARTNER = {")": "(", "]": "[", "}": "{"}
+_CLOSER = {opening: closing for closing, opening in PARTNER.items()}
 
 _WORD_BEFORE = re.compile(r"\w*\Z")
 
@@ -60,13 +62,18 @@ class Scan:
         self._below, self._cut = len(self.text) + len(suffix.partition("\n")[0]) + 1, cut
         return self.feed(suffix)
 
-    def steps(self, text: str) -> Iterator[int]:
-        """Feed `text`; yield after each mark, with its end."""
+    def steps(self, text: str) -> Iterator[tuple[int, int]]:
+        """Feed `text`; yield after each mark, with its start and its end."""
         done = before = len(self.text)
         self.text += text
         while found := _marks(self.row).search(self.text, done):
             done = self._take(found[0], found.start())
-            yield done - before
+            yield found.start() - before, done - before
+
+    @property
+    def closers(self) -> str:
+        """What closes all that is open, on one line."""
+        return "".join(_closer(bracket.mark, self.row) for bracket in reversed(self.open))
 
     def _take(self, mark: str, at: int) -> int:
         """Handle one mark. Returns the offset where the next one may begin."""
@@ -87,11 +94,29 @@ class Scan:
             if mark != "'" or not word.strip(self.row.prefixes):
                 self.quote = mark
                 self._interpolates = len(word) < 3 and any(letter in word for letter in self.row.formats)
-        elif mark[-1] in "([{":
+        elif mark[-1] in "([{" and mark[0] != "\\":  # an escape in a regular expression opens nothing
             self._open(mark[-1], end - 1)
         elif mark in PARTNER:
-            self._close(mark, at)
+            if not (mark == ")" and self.row.words and self.row.words.patterns and self._innermost() == "case"):
+                self._close(mark, at)
+        elif self.row.words:
+            self._take_word(self.row.words, mark, at)
         return end
+
+    def _take_word(self, words: Words | Tags, word: str, at: int) -> None:
+        """Handle a block word: it opens or closes a block where a statement may begin."""
+        start = self.text.rfind("\n", 0, at) + 1
+        line, rest = self.text[start:at], self.text[at + len(word) :].partition("\n")[0]
+        begun = self.open[-1].mark if self.open and self.open[-1].at >= start else ""
+        if words.opens(word, line, rest, begun):
+            self._open(word, at)
+        elif word == "/>" and self._innermost()[:1] == "<" and ">" not in self.text[self.open[-1].at : at]:
+            self.open.pop()
+        elif words.closes(word, line):
+            self._close(word, at)
+
+    def _innermost(self) -> str:
+        return self.open[-1].mark if self.open else ""
 
     def _take_in_string(self, mark: str, at: int) -> int:
         end = at + len(mark)
@@ -125,7 +150,7 @@ class Scan:
             if self.open and mark != ")" and (self._depth(self.open[-1].begins, anywhere=True) or 0) < depth:
                 self.faults += 1
                 return
-        if self.open and self.open[-1].mark == PARTNER[mark]:
+        if self.open and _closer(self.open[-1].mark, self.row) == mark:
             bracket = self.open.pop()
             self.quote, self._interpolates = bracket.resumes.removesuffix("f"), bracket.resumes.endswith("f")
             if self.text.find("\n", bracket.at, at) >= 0:
@@ -151,9 +176,24 @@ def _marks(row: Language) -> re.Pattern[str]:
     parts = [r"\\."]
     parts += [r"(?<![\w$&{:])" + re.escape(mark) if mark in ("#", "//") else re.escape(mark) for mark in comments]
     parts += [re.escape(mark) for mark in (*row.long_quotes, *row.interpolations)]
+    parts += [row.words.pattern] if row.words else []
     if row.quotes and "'" not in row.quotes:
         parts.append(r"'(?:[^'\\\n]|\\[^'\n]{1,8}|\\')'")  # a character literal
     return re.compile("|".join([*parts, r"[()\[\]{}\"'`\n]"]), re.DOTALL)
+
+
+def _closer(mark: str, row: Language) -> str:
+    """The mark that closes what `mark` has opened."""
+    return _CLOSER.get(mark) or (row.words.closer(mark) if row.words else "")
+
+
+def closes(line: str, row: Language) -> bool:
+    """True if a line begins with a mark that closes a block, or that goes on with one."""
+    bare = line.lstrip()
+    if bare[:1] in PARTNER:
+        return True
+    word = re.match(r"\w+|</[\w:-]+", bare)
+    return row.words is not None and word is not None and (row.words.closes(word[0], "") or row.words.turns(bare))
 
 
 def indent_of(line: str) -> str:

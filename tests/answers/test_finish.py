@@ -110,10 +110,14 @@ from ..support.marked import marked
         # a block no higher than its neighbours, up to where it closes what it opened
         (
             "def f():\n    a()\n    b()\n\n\ndef g():\n    |\n",
-            "a()\n    b()\n    c()\n    d()",
-            "a()\n    b()\n    c()",
+            "a()\n    b()\n    c()\n    d()\n    e()\n    g()\n    h()",
+            "a()\n    b()\n    c()\n    d()\n    e()\n    g()",
         ),
-        ("def f():\n    a()\n\n\ndef g():\n    |\n", "a()\n    b(\n        1,\n        2,\n    )", "a()"),
+        (
+            "def f():\n    a()\n\n\ndef g():\n    |\n",
+            "a()\n    b(\n        1,\n        2,\n        3,\n        4,\n    )",
+            "a()",
+        ),
         # the depth of a body
         ("def f():\n|\n", "return 1", "    return 1"),
         ("def f():\n|\n", "a = 1\nreturn a", "    a = 1\n    return a"),
@@ -262,3 +266,21 @@ def test_a_fill_that_opens_what_nothing_closes_or_says_nothing_is_half(
 def test_a_docstring_is_not_cut_within_its_marks_nor_before_its_first_word(source: str) -> None:
     text = '"""Render "a" table."""'.removeprefix(source.partition("    ")[2].partition("|")[0])
     assert min(end for end, _ in ends(text, marked(source))) > text.index("R")
+
+
+@pytest.mark.parametrize(
+    ("source", "fill", "kept"),
+    [
+        ("usage() {\n  |\n}\n", "cat <<EOF\ntool 1.0\nEOF", "cat <<EOF\ntool 1.0\nEOF"),
+        ("usage() {\n  |\n}\n", "cat <<EOF\ntool 1.0", ""),
+        ("usage() {\n  |\n}\n", "echo one\n  cat <<-'END'\n  two", "echo one"),
+        ("while getopts ab o; do\n  case $o in\n    a) x=1 ;;\n    |\n", "b) y=2 ;;", "b) y=2 ;;"),
+        ("for f in *; do\n  |\n", 'echo "$f"\ndone', 'echo "$f"\ndone'),
+        ("if a; then\n  |\nfi\n", "b\nfi", "b"),
+    ],
+)
+def test_a_shell_script_keeps_what_belongs_together(source: str, fill: str, kept: str) -> None:
+    around = marked(source, "shellscript", following=True)
+    found = finish(fill, around)
+    assert found == kept
+    assert all(found[:end].count("<<") in (0, found[:end].count("EOF") / 2) for end, _ in ends(found, around))

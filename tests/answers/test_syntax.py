@@ -110,3 +110,45 @@ def test_a_text_too_long_to_parse_at_once_is_judged_by_the_statements_beside_the
 @pytest.mark.parametrize("name", ["python", "shellscript", "json", "markdown", "yaml", "go"])
 def test_the_ends_of_a_text_are_places_too(source: str, name: str) -> None:
     assert gate(source, name).shortened("x") in ("", "x")
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "header"),
+    [
+        ("# it\n¦\n\nint main() { return 0; }\n", "cpp", "struct Car {"),
+        ("set -eu\n¦\n\necho ready\n", "shellscript", 'if [ ! -d "$HOME/tmp" ]; then'),
+        ("¦\n\necho ready\n", "shellscript", "for picture in *.png; do"),
+        ("x=1\n¦\n", "shellscript", 'case "$x" in'),
+        (
+            "package a\n\n// Order is what a customer buys.\n¦\n\tNumber int\n\tTotal  string\n}\n",
+            "go",
+            "type Order struct {",
+        ),
+        ("def f(x)\n  ¦\nend\n", "ruby", "x.each do |one|"),
+        ("local M = {}\n¦\nreturn M\n", "lua", "function M.total(items)"),
+        ("f(x);\n¦\nf(y);\n", "javascript", "list.forEach(x => {"),
+        ("f(x);\n¦\nf(y);\n", "javascript", "try {"),
+        ("fn f(x: u8) {\n    ¦\n}\n", "rust", "let y = match x {"),
+        ("int f() {\n    ¦\n    return 1;\n}\n", "c", "do {"),
+        ("int a;\n¦\nint b;\n", "c", "#ifdef DEBUG"),
+        ("<body>\n¦\n</body>\n", "html", '<div class="card">'),
+        ("class A\n{\n    ¦\n}\n", "csharp", "public int Size(int of)"),
+    ],
+)
+def test_a_line_that_opens_a_block_stays(source: str, name: str, header: str) -> None:
+    assert gate(source, name).shortened(header) == header
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "kept"),
+    [
+        ("[package]\nname = 'a'\n¦\nreadme.workspace = true\n", "readme.workspace = true", ""),
+        ("[package]\nname = 'a'\n¦\nreadme = 'a'\n", "edition = '2021'\nreadme = 'b'", "edition = '2021'"),
+        ("[a]\nx = 1\n\n¦\n", "[a]\ny = 2", ""),
+        ("[a]\nx = 1\n\n¦\n", "[b]\ny = 2", "[b]\ny = 2"),
+        ("[a]\nx = ¦\ny = 2\n", "3", "3"),
+        ("[a]\nx =\n¦\n", "y = 2", "y = 2"),  # what is broken already is not the fill's fault
+    ],
+)
+def test_a_toml_document_stays_readable(source: str, line: str, kept: str) -> None:
+    assert gate(source, "toml").shortened(line) == kept

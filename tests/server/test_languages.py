@@ -101,3 +101,20 @@ def test_a_json_file_that_is_known_for_comments_may_have_them(path: str) -> None
 @pytest.mark.parametrize("path", ["package.json", "settings.json", "deno_x.json", "my.babelrc.txt"])
 def test_other_json_files_are_not(path: str) -> None:
     assert languages.language("", path).id != "jsonc"
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("Makefile", "makefile"),
+        ("file:///project/GNUmakefile", "makefile"),
+        ("Dockerfile", "dockerfile"),
+        ("CMakeLists.txt", "cmake"),
+        ("Gemfile", "ruby"),
+        ("/home/me/.bashrc", "shellscript"),
+        ("a.PY", "python"),
+        ("notes.txt", "plaintext"),
+    ],
+)
+def test_a_file_is_known_by_its_name_too(path: str, name: str) -> None:
+    assert languages.language("plaintext", path).id == name
