@@ -10,12 +10,11 @@ from caesura.server.answers.finish import INSIDE, ends
 from caesura.server.answers.members import ClassMembers
 from caesura.server.context.context import NEAR, Context, line_after, line_before
 from caesura.server.languages import Language, grammar, language
-from caesura.server.text.lexer import PARTNER, Scan
+from caesura.server.text.lexer import CLOSER, Scan
 
 MAX_WINDOW = 200_000  # most bytes parsed around the hole; in a larger window every insertion counts as sound
 SMALL_WINDOW = 20_000  # bytes; up to this size, parsing is faster than updating the whole tree
 MAX_TRIALS = 12  # most shorter insertions that are parsed
-_CLOSER = {opening: closing for closing, opening in PARTNER.items()}
 
 
 class SyntaxGate:
@@ -71,7 +70,7 @@ class SyntaxGate:
             return True
         if errors > window.errors:
             return False
-        return insert.rstrip()[-1:] in _CLOSER or self._unpaired(insert) <= self._unpaired(self._hole)
+        return insert.rstrip()[-1:] in CLOSER or self._unpaired(insert) <= self._unpaired(self._hole)
 
     def _unpaired(self, insert: str) -> int:
         """The number of unpaired brackets and strings near the hole, with `insert` in it."""
@@ -104,11 +103,11 @@ class SyntaxGate:
         """The number of errors with `insert`. Brackets that it opens at the end of a line are no errors: the user
         closes them next."""
         errors = window.errors_with(insert)
-        if not errors or insert.rstrip()[-1:] not in _CLOSER or line_after(self._text, self._end).strip():
+        if not errors or insert.rstrip()[-1:] not in CLOSER or line_after(self._text, self._end).strip():
             return errors
         line = line_before(self._text, self._start) + insert
         opened = Scan(self._row).feed(line).open
-        return min(errors, window.errors_with(insert + "\n" + "".join(_CLOSER[b.mark] for b in reversed(opened))))
+        return min(errors, window.errors_with(insert + "\n" + "".join(CLOSER[b.mark] for b in reversed(opened))))
 
 
 class ParseWindow:

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Literal
 
 from caesura import wire
-from caesura.characters import visible
+from caesura.characters import is_word, visible
 from caesura.server.answers.finish import finish
 from caesura.server.answers.worth import ALL, Bar, best_start, counts_words, ends_line, likely
 from caesura.server.context.context import Context
@@ -254,10 +254,10 @@ def _whole_words(fill: wire.Fill) -> str:
     """The locked start of the text, without a last word whose end is not locked."""
     run = fill.locked_start
     following = fill.text[len(run) : len(run) + 1]
-    if following and not _is_word(following):
+    if following and not is_word(following):
         return run
     end = len(run)
-    while end and _is_word(run[end - 1]):
+    while end and is_word(run[end - 1]):
         end -= 1
     return run[:end]
 
@@ -269,7 +269,3 @@ def _tokens(fill: wire.Fill, text: str) -> Iterator[tuple[int, float]]:
         if begin < len(text):
             yield end, probability
         begin = end
-
-
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"

@@ -10,6 +10,7 @@ from functools import cache
 from caesura.server.languages import Language
 
 PARTNER = {")": "(", "]": "[", "}": "{"}
+CLOSER = {opening: closing for closing, opening in PARTNER.items()}
 
 _WORD_BEFORE = re.compile(r"\w*\Z")
 
