@@ -39,6 +39,13 @@ class Bar:
         beyond = keys(insert if words else insert[_rest_of_word(before, insert) :])
         return beyond >= self.keys or (ends_line and keys(insert) > TAB_KEYS)
 
+    def shows(self, before: str, insert: str, chance: float, *, ends_line: bool, words: bool) -> bool:
+        """True if `insert`, which is correct with this `chance`, is likely and long enough and expected to save keys;
+        the rest as in `passes`."""
+        if chance < self.chance or not self.passes(before, insert, ends_line=ends_line, words=words):
+            return False
+        return not self.keys or worth(keys(insert), chance) > 0
+
 
 ALL = Bar()
 
@@ -82,11 +89,9 @@ def best_start(
     best, value = "", (False, 0.0 if bar.keys else -math.inf)
     for end, grade, chance in _starts(text, probabilities, context):
         insert = lead + left[: end - typed]
-        passes = bar.passes(before, insert, ends_line=ends_line(text, end, whole=whole), words=words)
-        if end <= typed or chance < bar.chance or not passes:
-            continue
-        found = (grade < INSIDE, worth(keys(insert), chance))
-        if found[1] > 0 or not bar.keys:
+        ends = ends_line(text, end, whole=whole)
+        if end > typed and bar.shows(before, insert, chance, ends_line=ends, words=words):
+            found = (grade < INSIDE, worth(keys(insert), chance))
             best, value = max((best, value), (text[:end], found), key=lambda pair: pair[1])
     return best
 

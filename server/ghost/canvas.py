@@ -3,6 +3,7 @@ typed since. State only: pane.py starts, keeps and stops canvases.
 """
 
 import asyncio
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -100,7 +101,7 @@ class WarmCanvas:
 
     def ready(self, cursor: int, *, part: bool = False, replacing: bool = False) -> bool:
         """True if there is something to show, or nothing to wait for. `part`: locked words are enough."""
-        return self.over or any(p.insert for p in self._proposals(cursor, part=part, replacing=replacing))
+        return self.over or any(p.insert for p, _ in self._proposals(cursor, part=part, replacing=replacing))
 
     def propose(
         self,
@@ -111,17 +112,18 @@ class WarmCanvas:
         part: bool = False,
         replacing: bool = False,
     ) -> Proposal:
-        """The best fill that adds no syntax error, up to its last locked boundary; else the sound start of the best
-        fill. What the editor shows, `shown`, stays: a fill that continues it precedes a better one.
+        """The best fill that adds no syntax error, up to its last locked boundary; else the best sound start of a fill
+        that meets the bar too. What the editor shows, `shown`, stays: a fill that continues it precedes a better one.
 
         `part` allows locked words that are no whole line. `replacing` includes the lead, which then replaces the typed
         text.
         """
-        found = [p for p in self._proposals(cursor, part=part and not self.over, replacing=replacing) if p.insert]
-        sound = [p for p in found if self._gated(p, cursor, gate) == p.insert]
+        found = [each for each in self._proposals(cursor, part=part and not self.over, replacing=replacing) if each[0].insert]
+        sound = [p for p, _ in found if self._gated(p, cursor, gate) == p.insert]
         if found:
             self.broken = not sound
-            sound = sound or [replace(found[0], insert=self._gated(found[0], cursor, gate))]
+            cuts = (self._cut(p, fill, cursor, gate) for p, fill in found)
+            sound = sound or [next((cut for cut in cuts if cut.insert), replace(found[0][0], insert=""))]
         if shown:
             confidence = max((fill.confidence for fill in self.fills[:1]), default=0.0)
             on = [p for p in sound if p.insert.startswith(shown.insert)] or [replace(shown, confidence=confidence)]
@@ -139,7 +141,7 @@ class WarmCanvas:
         found = self._judge(self.fills[0], cursor, part=False, replacing=False)
         if not isinstance(found, Proposal):
             return found
-        return None if self._gated(found, cursor, gate) else "unsound"
+        return None if self._cut(found, self.fills[0], cursor, gate).insert else "unsound"
 
     def give(self, proposal: Proposal, cursor: int) -> None:
         """The editor shows `proposal` at `cursor` from now on."""
@@ -171,10 +173,10 @@ class WarmCanvas:
             return self._fitted(text)
         return text if text == visible(text, self.context.prefix, self.context.suffix) else ""
 
-    def _proposals(self, cursor: int, *, part: bool, replacing: bool) -> Iterator[Proposal]:
-        """The fills to show, best first."""
-        judged = (self._judge(fill, cursor, part=part, replacing=replacing) for fill in self.fills)
-        return (found for found in judged if isinstance(found, Proposal))
+    def _proposals(self, cursor: int, *, part: bool, replacing: bool) -> Iterator[tuple[Proposal, wire.Fill]]:
+        """What to show of the fills, best first, each with its fill."""
+        judged = ((self._judge(fill, cursor, part=part, replacing=replacing), fill) for fill in self.fills)
+        return ((found, fill) for found, fill in judged if isinstance(found, Proposal))
 
     def _judge(self, fill: wire.Fill, cursor: int, *, part: bool, replacing: bool) -> Proposal | Fault:
         """What to show of a fill at `cursor`, or why nothing of it is shown."""
@@ -204,8 +206,7 @@ class WarmCanvas:
         if not fill.probabilities:
             return text if fill.confidence >= self.bar.chance else ""
         size = cursor - self.typed.origin
-        given = size - len(self.lead)
-        known = [(min(end, len(text)), 1.0 if end <= given else p) for end, p in _tokens(fill, text)]
+        known = self._known(fill, text, cursor)
         if self.offer is not None:
             end = likely(known, self.bar.chance)
             return text if end == known[-1][0] else self.offer.part(text, end)
@@ -214,10 +215,15 @@ class WarmCanvas:
             known,
             self.bar,
             context=self.context,
-            typed=max(0, given),
+            typed=max(0, size - len(self.lead)),
             lead=self.lead[max(0, size) :],
             whole=self._ends_line(fill, text),
         )
+
+    def _known(self, fill: wire.Fill, text: str, cursor: int) -> list[tuple[int, float]]:
+        """The tokens of the start `text` of a fill; those that the user has typed are certain."""
+        given = cursor - self.typed.origin - len(self.lead)
+        return [(min(end, len(text)), 1.0 if end <= given else p) for end, p in _tokens(fill, text)]
 
     def _ends_line(self, fill: wire.Fill, start: str) -> bool:
         """True if a line ends after this start of a fill."""
@@ -225,9 +231,24 @@ class WarmCanvas:
 
     def _passes(self, found: Proposal, cursor: int, fill: wire.Fill, start: str) -> bool:
         """True if the text left to insert is long enough: it may be shorter than the fill."""
-        before = self.context.prefix.removesuffix(self.lead)[-1:] + self.typed.text[: cursor - self.typed.origin]
         ends, words = self._ends_line(fill, start), counts_words(self.context)
-        return self.bar.passes(before, found.insert, ends_line=ends, words=words)
+        return self.bar.passes(self._before(cursor), found.insert, ends_line=ends, words=words)
+
+    def _cut(self, proposal: Proposal, fill: wire.Fill, cursor: int, gate: DocumentGate) -> Proposal:
+        """The start of a proposal that the gate accepts; nothing if the gate cuts it below the bar."""
+        insert = self._gated(proposal, cursor, gate)
+        if insert == proposal.insert or proposal.back or self.offer:
+            return replace(proposal, insert=insert)
+        start = fill.text[: max(0, cursor - self.typed.origin + len(insert) - len(self.lead))]
+        tokens = self._known(fill, start, cursor)
+        chance = math.prod(p for _, p in tokens) if fill.probabilities else fill.confidence
+        ends, words = ends_line(proposal.insert, len(insert), whole=False), counts_words(self.context)
+        shown = self.bar.shows(self._before(cursor), insert, chance, ends_line=ends, words=words)
+        return replace(proposal, insert=insert if shown else "")
+
+    def _before(self, cursor: int) -> str:
+        """The text before the cursor, back to a character before the origin."""
+        return self.context.prefix.removesuffix(self.lead)[-1:] + self.typed.text[: cursor - self.typed.origin]
 
     def _replacement(self, insert: str, cursor: int) -> Proposal:
         return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))
