@@ -40,15 +40,15 @@ class ClassMembers:
 
     def known_lines(self, insert: str) -> str:
         """The lines of `insert` before the first that reads an invented member; all of it if there is none."""
-        rules = self._rules
-        names = re.findall(rules.reads, self._last_line() + insert) if rules else ()
-        if rules is None or not names or self._hides or self._read_elsewhere.issuperset(names):
+        first = next(self._invented(insert), None)
+        if first is None:
             return insert
-        at = next(self._invented(rules, insert.encode()), None)
-        if at is None:
-            return insert
-        kept = insert.encode()[: max(0, at - self._start)].decode(errors="ignore")
+        kept = insert.encode()[: max(0, first.start_byte - self._start)].decode(errors="ignore")
         return kept[: kept.rfind("\n") + 1].rstrip()
+
+    def invented(self, insert: str) -> tuple[str, ...]:
+        """The members that `insert` invents."""
+        return tuple(dict.fromkeys(node.text.decode() for node in self._invented(insert) if node.text))
 
     @cached_property
     def _hides(self) -> bool:
@@ -65,8 +65,13 @@ class ClassMembers:
     def _last_line(self) -> str:
         return self._head[self._head.rfind(b"\n") + 1 :].decode(errors="replace")
 
-    def _invented(self, rules: MemberRules, insert: bytes) -> Iterator[int]:
-        """The offsets of invented members in the source with `insert`."""
+    def _invented(self, text: str) -> Iterator[tree_sitter.Node]:
+        """The invented members in the source with the insertion `text`, as they are read."""
+        rules = self._rules
+        names = re.findall(rules.reads, self._last_line() + text) if rules else ()
+        if rules is None or not names or self._hides or self._read_elsewhere.issuperset(names):
+            return
+        insert = text.encode()
         root, found = self._read(self._start, insert)
         end = self._start + len(insert)
         new = [node for node in found.get("read", ()) if node.start_byte < end and node.end_byte > self._start]
@@ -77,7 +82,7 @@ class ClassMembers:
                 continue
             seen = self._seen_in_line(node, insert, rules) if root.has_error else _seen(node, found, rules)
             if seen is not None and node.text.decode() not in seen:
-                yield node.start_byte
+                yield node
 
     @cached_property
     def _before(self) -> frozenset[bytes | None]:
@@ -129,6 +134,11 @@ class ClassMembers:
         changed, parser = head + new + source[end:], tree_sitter.Parser(known)
         root = (parser.parse(changed, tree) if tree else parser.parse(changed)).root_node
         return root, tree_sitter.QueryCursor(rules).captures(root)
+
+
+def lacking(members: Sequence[str]) -> str:
+    """A regular expression of any text that reads none of these members."""
+    return rf"(?![\s\S]*\.(?:{'|'.join(map(re.escape, members))})(?:[^\w$]|$))[\s\S]+"
 
 
 def _seen(read: tree_sitter.Node, found: Captures, rules: MemberRules) -> frozenset[str] | None:

@@ -118,7 +118,8 @@ class WarmCanvas:
         `part` allows locked words that are no whole line. `replacing` includes the lead, which then replaces the typed
         text.
         """
-        found = [each for each in self._proposals(cursor, part=part and not self.over, replacing=replacing) if each[0].insert]
+        judged = self._proposals(cursor, part=part and not self.over, replacing=replacing)
+        found = [(p, fill) for p, fill in judged if p.insert]
         sound = [p for p, _ in found if self._gated(p, cursor, gate) == p.insert]
         if found:
             self.broken = not sound
