@@ -1,4 +1,5 @@
-"""Characters that a person does not see: escaped in errors and logs, refused in names, removed from proposals.
+"""Which characters belong to words, and those that a person does not see: escaped in errors and logs, refused in names,
+removed from proposals.
 
 A terminal obeys control characters, a line break forges a line of a log, marks of direction reorder what is read, and
 some characters show nothing at all. Pure.
@@ -41,6 +42,11 @@ def shown(text: object, limit: int = MAX_SHOWN) -> str:
     cut = said[: limit + 1]
     safe = cut if cut.isprintable() and not _IGNORABLE.search(cut) else "".join(map(_safe, cut))
     return safe if len(safe) <= limit and len(said) <= limit else safe[: limit - 1] + "…"
+
+
+def is_word(character: str) -> bool:
+    """True if a character belongs to a word or a name."""
+    return character.isalnum() or character == "_"
 
 
 def visible(text: str, prefix: str, suffix: str) -> str:

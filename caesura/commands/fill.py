@@ -7,11 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from caesura import wire
 from caesura.characters import shown
+from caesura.client.backend import job_id
 from caesura.commands import CommandFailed
 from caesura.commands.common import (
     Filled,
@@ -31,8 +35,9 @@ from caesura.commands.common import (
 from caesura.gaps import TextGap, at_cursor, gap, infill
 from caesura.schema.dialects import SchemaError
 from caesura.server.answers.begun import is_begun
+from caesura.server.answers.finish import finish
 from caesura.server.context.context import context, hole
-from caesura.server.fills.fills import HoleBatch, finished, laid_out
+from caesura.server.fills.fills import HoleBatch, finished, laid_out, without
 from caesura.server.fills.history import FillHistory
 from caesura.server.fills.task import Gap, Task, markers
 from caesura.server.languages import JSON, language
@@ -45,6 +50,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Show = Callable[[wire.Locked | wire.Done], None]
+ChooseFills = Callable[[wire.Done], tuple[list[Filled], list[str]]]
+"""The fills of an answer to insert, an empty one for each hole that gets none, and the members that it invents."""
 AROUND = 6  # lines above and below the gap
 LOCKED, DRAFT, OPEN, REST = "bold green", "yellow", "bright_black", "dim"  # styles of rich
 OPEN_SLOT = "\u2591"
@@ -55,12 +62,11 @@ def fill(options: argparse.Namespace) -> None:
     start, end = source.span(options.at, options.to)
     name = language("", options.file).id
     asked = gap(source.text, start, end, name) if start != end else _at_cursor(options.file, source.text, start, name)
+    task = fill_task(source.text, name, [(start, end)])
     unlikely = least(options) if language(name).prose else 0.0  # in code the end of a line may be as unlikely
     job = asked.job(replace(job_options(options), least=unlikely), "fill")
     with _watching(source, start, end, stderr=options.json) if options.watch else nullcontext(_unseen) as show:
-        done, model = asyncio.run(_run(options, job, show))
-    task = fill_task(source.text, name, [(start, end)])
-    best = filled(*next((one for one in asked.proposals(done) if task.sound((one[0],))), ("", done.holes[0])))
+        [best], invented, done, model = asyncio.run(_run(options, job, partial(_chosen, asked, task), show))
     [found] = _judged(task, [best])
     shown = kept(found, done, options)
     if options.write and shown.text:
@@ -68,13 +74,22 @@ def fill(options: argparse.Namespace) -> None:
     if options.json:
         print_json({"text": shown.text, **report([shown], done, model)})
     if not found.text and done.stop != "unlikely":
-        raise CommandFailed(f"{nothing(done, options)}{'; nothing was written' if options.write else ''}.")
+        raise CommandFailed(f"{_nothing(invented, done, options)}{'; nothing was written' if options.write else ''}.")
     if not shown.text:
         raise withheld(f"The fill is {found}", done, options)
     if not options.json:
         if not options.write:
             print(shown.text)
         print(f"caesura: {shown}{remarks([shown], done)}.", file=sys.stderr)
+
+
+def _chosen(asked: TextGap, task: Task, done: wire.Done) -> tuple[list[Filled], list[str]]:
+    """The best fill of an answer that an editor would take, else an empty one; and the members that its texts read and
+    a class does not have."""
+    texts = (finish(fills[0].text, asked.context) for fills in (done.holes, *done.alternatives))
+    invented = [name for text in texts for name in task.invented((text,))]
+    best = next((one for one in asked.proposals(done) if task.sound((one[0],))), ("", done.holes[0]))
+    return [filled(*best)], [*dict.fromkeys(invented)]
 
 
 def _at_cursor(file: str, text: str, at: int, name: str) -> TextGap:
@@ -104,8 +119,9 @@ def holes(options: argparse.Namespace) -> None:
     task = fill_task(source.text, name, spans)
     text, group = _group(task)
     around, segments = laid_out(text, group)
-    done, model = asyncio.run(_run(options, infill(around, segments, job_options(options), "fill"), _unseen))
-    found = _judged(task, _sound(task, text, group, done))
+    job = infill(around, segments, job_options(options), "fill")
+    taken, invented, done, model = asyncio.run(_run(options, job, partial(_sound, task, text, group), _unseen))
+    found = _judged(task, taken)
     shown = [kept(one, done, options) for one in found]
     edits = [(*span, one.text) for span, one in zip(spans, shown, strict=True) if one.text]
     if options.write and edits:
@@ -115,7 +131,7 @@ def holes(options: argparse.Namespace) -> None:
     elif not options.write:
         for start, _, insert in edits:
             print(f"{_place(source, start)}: {insert}")
-    _tell(options, [_place(source, start) for start, _ in spans], found, done)
+    _tell(options, [_place(source, start) for start, _ in spans], found, invented, done)
 
 
 def fill_task(text: str, name: str, spans: Sequence[Span]) -> Task:
@@ -134,17 +150,17 @@ def _group(task: Task) -> tuple[str, HoleBatch]:
     return text, group
 
 
-def _sound(task: Task, text: str, group: HoleBatch, done: wire.Done) -> list[Filled]:
+def _sound(task: Task, text: str, group: HoleBatch, done: wire.Done) -> tuple[list[Filled], list[str]]:
     """The fill of each hole: from the best candidate that an editor would take, else from the best one without one of
-    its fills. Empty if there is none."""
+    its fills. Empty if there is none. Then the members that the candidates read and a class does not have."""
     answers = (done.holes, *done.alternatives)
     joint = [task.candidate(finished(text, group, fills)) for fills in answers]
-    without = [(*joint[0][:n], "", *joint[0][n + 1 :]) for n in range(len(joint[0]))]
-    made_of = dict(zip([*without, *joint], [*([done.holes] * len(without)), *answers], strict=True))
-    taken = FillHistory("", task, waiting=[*joint, *without]).take(gate=True)
-    if taken is None:
-        return [Filled("", fill.confidence) for fill in done.holes]
-    return list(map(filled, taken, made_of[taken]))
+    fewer = [(*joint[0][:n], "", *joint[0][n + 1 :]) for n in range(len(joint[0]))]
+    made_of = dict(zip([*fewer, *joint], [*([done.holes] * len(fewer)), *answers], strict=True))
+    history = FillHistory("", task, waiting=[*joint, *fewer])
+    taken = history.take(gate=True)
+    none = [Filled("", fill.confidence) for fill in done.holes]
+    return none if taken is None else list(map(filled, taken, made_of[taken])), [*history.invented]
 
 
 def _judged(task: Task, found: Sequence[Filled]) -> list[Filled]:
@@ -159,14 +175,16 @@ def _place(source: SourceFile, offset: int) -> str:
     return f"{line}:{column}"
 
 
-def _tell(options: argparse.Namespace, places: list[str], found: list[Filled], done: wire.Done) -> None:
+def _tell(
+    options: argparse.Namespace, places: list[str], found: list[Filled], invented: list[str], done: wire.Done
+) -> None:
     """Say how sure each fill is and which markers are kept. Raises CommandFailed if all are kept."""
     shown = {place: one for place, one in zip(places, found, strict=True) if kept(one, done, options).text}
     unsure = {place: one for place, one in zip(places, found, strict=True) if one.text and place not in shown}
     if not shown and unsure:
         raise withheld(f"The fills are {_list(unsure)}", done, options)
     if not shown:
-        raise CommandFailed(f"{nothing(done, options)}; all markers are kept.")
+        raise CommandFailed(f"{_nothing(invented, done, options)}; all markers are kept.")
     if not options.json:
         print(f"caesura: {_list(shown)}{remarks([*shown.values()], done)}.", file=sys.stderr)
     if unsure:
@@ -181,10 +199,31 @@ def _list(fills: Mapping[str, Filled]) -> str:
     return ", ".join(f"{place} {one}" for place, one in fills.items())
 
 
-async def _run(options: argparse.Namespace, job: wire.Infill, show: Show) -> tuple[wire.Done, str]:
-    """The answer, and the model that gave it."""
+def _nothing(invented: Sequence[str], done: wire.Done, options: argparse.Namespace) -> str:
+    """The reason why nothing of an answer can be inserted, without a full stop."""
+    if invented:
+        return f"The model's text reads {', '.join(f'`{name}`' for name in invented)}, which its class does not have"
+    return nothing(done, options)
+
+
+async def _run(
+    options: argparse.Namespace, job: wire.Infill, judge: ChooseFills, show: Show
+) -> tuple[list[Filled], list[str], wire.Done, str]:
+    """The fill of each hole, the members that the answer invents, the answer, and the model that gave it. A hole that
+    stays empty because of such members is asked for again without them."""
+    late = time.monotonic() + options.deadline_ms / 1000
     async with shared(options) as (engine, welcome):
-        return await ask(engine, job, show), welcome.model
+        done = await ask(engine, job, show)
+        found, invented = judge(done)
+        left = 1000 * (late - time.monotonic())
+        if invented and left > 0 and not all(one.text for one in found):
+            segments = tuple(without(invented, job.segments))
+            job = structs.replace(job, job=job_id(), segments=segments, deadline_ms=left)
+            again = await ask(engine, job, show)
+            more, names = judge(again)
+            if sum(bool(one.text) for one in more) > sum(bool(one.text) for one in found):
+                found, invented, done = more, names, again
+        return found, invented, done, welcome.model
 
 
 def _unseen(event: wire.Locked | wire.Done) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from caesura.characters import visible
+from caesura.characters import is_word, visible
 from caesura.server.answers.indentation import indented
 from caesura.server.answers.repeats import is_alike, without_next_line
 from caesura.server.context.context import NEAR, USUAL_LINES, Context, line_after, line_before, opens_block
@@ -35,12 +35,12 @@ def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]
     base, quote, at = len(scan.open), scan.quote, 0
     typed = context.prefix[-2:] if context else ""  # of the marks of a long quote
     documents = list(heredocs(text, row))
-    apart = context is not None and not context.joins and _is_word(context.suffix[:1])
+    apart = context is not None and not context.joins and is_word(context.suffix[:1])
     for found in _ENDS.finditer(text):
         end = found.start()
         scan.feed(text[at:end])
         at = end
-        if (apart and _is_word(text[end - 1])) or any(first < end < last for first, last in documents):
+        if (apart and is_word(text[end - 1])) or any(first < end < last for first, last in documents):
             continue
         if _opens_quote(typed + text, len(typed) + end, row) or (
             scan.quote != quote and _is_bare(scan.quote, text[:end])
@@ -232,19 +232,15 @@ def _without_rest_of_line(text: str, context: Context, row: Language, after: str
 
 
 def _in_word(text: str, offset: int) -> bool:
-    return all(map(_is_word, text[max(0, offset - 1) : offset + 1])) and 0 < offset < len(text)
+    return all(map(is_word, text[max(0, offset - 1) : offset + 1])) and 0 < offset < len(text)
 
 
 def _apart(text: str, before: str, after: str) -> str:
     """`text` up to where the word after it stays a word of its own; but in the middle of a word it may be letters
     alone."""
-    if not _in_word(text + after, len(text)) or (_in_word(before + text, len(before)) and all(map(_is_word, text))):
+    if not _in_word(text + after, len(text)) or (_in_word(before + text, len(before)) and all(map(is_word, text))):
         return text
-    return text[: next((end for end in range(len(text), 0, -1) if not _is_word(text[end - 1])), 0)]
-
-
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
+    return text[: next((end for end in range(len(text), 0, -1) if not is_word(text[end - 1])), 0)]
 
 
 def _without_following_lines(text: str, context: Context, row: Language, before: str) -> str:

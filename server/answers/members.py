@@ -7,25 +7,20 @@ is defined as one; and `read`, a name that is read from, or set in, the receiver
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import tree_sitter
 
 from caesura.server.languages import Language, grammar, members_query
 from caesura.server.names import MemberRules
+from caesura.server.text.lexer import CLOSER, Scan
 
 MAX_SOURCE = 200_000  # most bytes of a file that is parsed for this; in a larger one nothing counts as invented
 
+_VALUE = b"0"  # stands for a member that is read
+_ENDINGS = b"", b";", b":0"  # one of them ends most statements, in a condition as its body
+
 Captures = Mapping[str, Sequence[tree_sitter.Node]]
-
-
-@dataclass(frozen=True)
-class _Before:
-    """What a source says without an insertion: the names of members, and whether it is broken."""
-
-    names: frozenset[bytes | None]
-    has_error: bool
 
 
 class ClassMembers:
@@ -45,15 +40,15 @@ class ClassMembers:
 
     def known_lines(self, insert: str) -> str:
         """The lines of `insert` before the first that reads an invented member; all of it if there is none."""
-        rules = self._rules
-        names = re.findall(rules.reads, self._last_line() + insert) if rules else ()
-        if rules is None or not names or self._hides or self._read_elsewhere.issuperset(names):
+        first = next(self._invented(insert), None)
+        if first is None:
             return insert
-        at = next(self._invented(rules, insert.encode()), None)
-        if at is None:
-            return insert
-        kept = insert.encode()[: max(0, at - self._start)].decode(errors="ignore")
+        kept = insert.encode()[: max(0, first.start_byte - self._start)].decode(errors="ignore")
         return kept[: kept.rfind("\n") + 1].rstrip()
+
+    def invented(self, insert: str) -> tuple[str, ...]:
+        """The members that `insert` invents."""
+        return tuple(dict.fromkeys(node.text.decode() for node in self._invented(insert) if node.text))
 
     @cached_property
     def _hides(self) -> bool:
@@ -70,39 +65,80 @@ class ClassMembers:
     def _last_line(self) -> str:
         return self._head[self._head.rfind(b"\n") + 1 :].decode(errors="replace")
 
-    def _invented(self, rules: MemberRules, insert: bytes) -> Iterator[int]:
-        """The offsets of invented members in the source with `insert`. A text that is broken with it, as by a bracket
-        that the user closes next, is judged by what it defines without."""
-        root, found = self._read(insert)
-        if root.has_error and self._before.has_error:
+    def _invented(self, text: str) -> Iterator[tree_sitter.Node]:
+        """The invented members in the source with the insertion `text`, as they are read."""
+        rules = self._rules
+        names = re.findall(rules.reads, self._last_line() + text) if rules else ()
+        if rules is None or not names or self._hides or self._read_elsewhere.issuperset(names):
             return
+        insert = text.encode()
+        root, found = self._read(self._start, insert)
         end = self._start + len(insert)
         new = [node for node in found.get("read", ()) if node.start_byte < end and node.end_byte > self._start]
         outside = (*found.get("member", ()), *(node for node in found.get("read", ()) if node not in new))
-        defined = self._before.names.union(node.text for node in outside)
+        defined = self._before.union(node.text for node in outside)
         for node in sorted(new, key=lambda one: one.start_byte):
-            seen = None if node.text in defined else _seen(node, found, rules)
-            if seen is not None and node.text and node.text.decode() not in seen:
-                yield node.start_byte
+            if node.text is None or node.text in defined:
+                continue
+            seen = self._seen_in_line(node, insert, rules) if root.has_error else _seen(node, found, rules)
+            if seen is not None and node.text.decode() not in seen:
+                yield node
 
     @cached_property
-    def _before(self) -> "_Before":
-        root, found = self._read(b"")
+    def _before(self) -> frozenset[bytes | None]:
+        """The names of members without an insertion."""
+        _, found = self._read(self._start, b"")
         inside = (node for node in found.get("read", ()) if not node.start_byte < self._start <= node.end_byte)
-        return _Before(frozenset(node.text for node in (*found.get("member", ()), *inside)), root.has_error)
+        return frozenset(node.text for node in (*found.get("member", ()), *inside))
 
-    def _read(self, insert: bytes) -> tuple[tree_sitter.Node, Captures]:
-        """The root and the captures of the source with `insert`."""
+    def _seen_in_line(self, read: tree_sitter.Node, insert: bytes, rules: MemberRules) -> frozenset[str] | None:
+        """As `_seen`, in a text that `insert` leaves broken, as by a condition that has no body yet. The class and the
+        function around the read are those of the text whose line stops there, is closed and goes on nowhere. A name
+        that the file has anywhere may be a member that a broken tree does not show."""
+        assert read.text is not None, "checked by the caller"
+        if re.search(rb"(?<![\w$#])" + re.escape(read.text) + rb"(?![\w$])", self._head + b"\n" + self._tail):
+            return None
+        line = self._head.rfind(b"\n") + 1
+        receiver = read.parent.start_byte if read.parent else read.start_byte
+        written = (self._head + insert)[line:receiver]
+        opened = reversed(Scan(self._row).feed(written.decode(errors="replace")).open)
+        closers = "".join(CLOSER[bracket.mark] for bracket in opened).encode()
+        indent = written[: len(written) - len(written.lstrip())]
+        known, ways = None, [(written, closers + ending) for ending in _ENDINGS]
+        for before, after in (*ways, (indent, b"")):
+            root, found = self._read(line, before + _VALUE + after, self._line_end)
+            at = line + len(before)
+            node = root.descendant_for_byte_range(at, at + len(_VALUE))
+            if node is None or node.text != _VALUE:
+                continue
+            known = _seen(node, found, rules)
+            if not root.has_error:
+                break
+        return known
+
+    @cached_property
+    def _line_end(self) -> int:
+        """The end of the hole's line in the source."""
+        found = self._tail.find(b"\n")
+        return self._start + (found if found >= 0 else len(self._tail))
+
+    def _read(self, start: int, new: bytes, end: int | None = None) -> tuple[tree_sitter.Node, Captures]:
+        """The root and the captures of the source with `new` in place of `start:end`, or of nothing at `start`."""
         known, rules = grammar(self._row), members_query(self._row)
         assert known is not None, "checked at the beginning"
         assert rules is not None, "a query needs a grammar"
-        tree = self._tree.copy() if self._tree else None
+        source, end = self._head + self._tail, start if end is None else end
+        head, tree = source[:start], self._tree.copy() if self._tree else None
         if tree:
-            begin = _point(self._head)
-            tree.edit(self._start, self._start, self._start + len(insert), begin, begin, _point(self._head + insert))
-        source, parser = self._head + insert + self._tail, tree_sitter.Parser(known)
-        root = (parser.parse(source, tree) if tree else parser.parse(source)).root_node
+            tree.edit(start, end, start + len(new), _point(head), _point(source[:end]), _point(head + new))
+        changed, parser = head + new + source[end:], tree_sitter.Parser(known)
+        root = (parser.parse(changed, tree) if tree else parser.parse(changed)).root_node
         return root, tree_sitter.QueryCursor(rules).captures(root)
+
+
+def lacking(members: Sequence[str]) -> str:
+    """A regular expression of any text that reads none of these members."""
+    return rf"(?![\s\S]*\.(?:{'|'.join(map(re.escape, members))})(?:[^\w$]|$))[\s\S]+"
 
 
 def _seen(read: tree_sitter.Node, found: Captures, rules: MemberRules) -> frozenset[str] | None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from caesura.characters import is_word
 from caesura.server.context.context import Context, opens_block
 from caesura.server.languages import Language
 from caesura.server.text.lexer import indent_of
@@ -53,9 +54,7 @@ def _says(line: str, following: str, row: Language, *, whole: bool) -> bool:
     one, other = _bare(line), _bare(following)
     if indent_of(line) != indent_of(following) or not any(map(str.isalnum, one)) or is_alike(line, row):
         return False
-    return one == other or (
-        not whole and other.startswith(one) and not (_is_word(one[-1]) and _is_word(other[len(one)]))
-    )
+    return one == other or (not whole and other.startswith(one) and not (is_word(one[-1]) and is_word(other[len(one)])))
 
 
 def is_alike(line: str, row: Language) -> bool:
@@ -66,10 +65,6 @@ def is_alike(line: str, row: Language) -> bool:
 
 def _bare(line: str) -> str:
     return _MARK.sub("", line.strip(), count=1).rstrip(_CLOSING)
-
-
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
 
 
 def _key(line: str, row: Language) -> tuple[int, str] | None:

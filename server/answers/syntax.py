@@ -14,13 +14,12 @@ from caesura.server.answers.finish import INSIDE, ends
 from caesura.server.answers.members import ClassMembers
 from caesura.server.context.context import NEAR, Context, line_after, line_before, opens_block
 from caesura.server.languages import Language, grammar, language
-from caesura.server.text.lexer import PARTNER, Scan
+from caesura.server.text.lexer import CLOSER, Scan
 
 MAX_WHOLE = 60_000  # most bytes of a file that is parsed whole before anything is cut
 MAX_WINDOW = 200_000  # most bytes parsed around the hole; in a larger window every insertion counts as sound
 SMALL_WINDOW = 20_000  # bytes; up to this size, parsing is faster than updating the whole tree
 MAX_TRIALS = 12  # most shorter insertions that are parsed
-_OPENING = frozenset(PARTNER.values())
 _BRACE_ALONE = re.compile(r"\n[ \t]*\{[ \t]*\r?\n")
 _DECLARES = re.compile(r"\b(?:class|enum|interface|namespace|record|struct|union)\b")
 _BEFORE_BRACE = string.ascii_letters + string.digits + "_)>"
@@ -106,7 +105,7 @@ class SyntaxGate:
             return True
         if errors > window.errors:
             return False
-        return insert.rstrip()[-1:] in _OPENING or self._unpaired(insert) <= self._unpaired(self._hole)
+        return insert.rstrip()[-1:] in CLOSER or self._unpaired(insert) <= self._unpaired(self._hole)
 
     def _unpaired(self, insert: str) -> int:
         """The number of unpaired brackets and strings near the hole, with `insert` in it."""
@@ -174,7 +173,7 @@ def rests(text: str, row: Language, *, alone: bool) -> Iterator[str]:
         return
     innermost = scan.open[-1].mark if scan.open else ""
     body = row.words.body if row.words and innermost != "case" else ""
-    if last[-1:] not in _OPENING and not opens_block(last, row):
+    if last[-1:] not in CLOSER and not opens_block(last, row):
         alone = alone or _DECLARES.search(last) is not None
         if "{" not in row.openers or last[-1:] not in (_BEFORE_BRACE if alone else ")"):
             return

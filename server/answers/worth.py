@@ -39,6 +39,15 @@ class Bar:
         beyond = keys(insert if words else insert[_rest_of_word(before, insert) :])
         return beyond >= self.keys or (ends_line and keys(insert) > TAB_KEYS)
 
+    def shows(self, before: str, insert: str, chance: float, *, ends_line: bool, words: bool) -> bool:
+        """True if `insert`, which is correct with this `chance`, is likely and long enough and expected to save keys;
+        the rest as in `passes`."""
+        return self.passes(before, insert, ends_line=ends_line, words=words) and self.pays(keys(insert), chance)
+
+    def pays(self, saved: int, chance: float) -> bool:
+        """True if text with this `chance` is likely enough and expected to save keys; `saved` if it is right."""
+        return chance >= self.chance and (not self.keys or worth(saved, chance) > 0)
+
 
 ALL = Bar()
 
@@ -77,10 +86,10 @@ class Guess:
         text. An end inside of brackets or a string that the text opens is the last choice."""
         if not self.probabilities:
             return self.text
-        best, value = "", (False, 0.0 if bar.keys else -math.inf)
+        best, value = "", (False, -math.inf)
         for end, grade, chance, saved in self._long_enough(bar):
-            found = (grade < INSIDE, worth(saved, chance))
-            if chance >= bar.chance and (found[1] > 0 or not bar.keys):
+            if bar.pays(saved, chance):
+                found = (grade < INSIDE, worth(saved, chance))
                 best, value = max((best, value), (self.text[:end], found), key=lambda pair: pair[1])
         return best
 

@@ -8,11 +8,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import re2
+from msgspec import structs
 
 from caesura import wire
 from caesura.client.backend import Infiller, job_id
 from caesura.server import suggest
 from caesura.server.answers.finish import finish
+from caesura.server.answers.members import lacking
 from caesura.server.context.context import Context, context, hole
 from caesura.server.fills.history import FillHistory, LastFills, Turn
 from caesura.server.fills.placeholders import is_snippets, placeholders
@@ -193,8 +195,10 @@ class Fills:
         return batch
 
     def _job(self, document: Document, history: FillHistory, text: str, batch: HoleBatch) -> wire.Infill:
-        """The job of a batch. The first job of a repair starts from the broken text."""
+        """The job of a batch, which reads no member that an earlier one invented. The first job of a repair starts from
+        the broken text."""
         outside, segments = laid_out(text, batch)
+        segments = without(history.invented, segments)
         around, neighbours = self._surround(document, outside, suggest.budget(self._settings.options))
         warm = history.task.repairs and history.seed == 0
         replaced = ((history.task.replaced(index), around) for index, (_, around, _) in batch.items())
@@ -222,6 +226,15 @@ def laid_out(text: str, batch: HoleBatch) -> tuple[Context, list[wire.Text | wir
         segments += [wire.Text(text[start:at]), asked] if at > start else [asked]
         start = at
     return replace(first, suffix=last.suffix), segments
+
+
+def without(invented: Sequence[str], segments: Sequence[wire.Text | wire.Hole]) -> list[wire.Text | wire.Hole]:
+    """The segments of a job whose fills read none of these members."""
+    if not invented:
+        return list(segments)
+    pattern = wire.Pattern(lacking(invented))
+    free = (isinstance(one, wire.Hole) and one.grammar is None for one in segments)
+    return [structs.replace(one, grammar=pattern) if at else one for one, at in zip(segments, free, strict=True)]
 
 
 def _enlarged(around: Context, replaced: str, most: int) -> tuple[Context, wire.Hole]:

@@ -14,7 +14,8 @@ STALE = "The text has changed meanwhile; try again."
 @dataclass
 class FillHistory:
     """A fill and its candidates. `standing` has the text of each gap once the last result is applied, `waiting` the
-    candidates not shown yet; `seed` is that of the next job."""
+    candidates not shown yet; `seed` is that of the next job. `invented` are the members that candidates read and a
+    class does not have: the next job avoids them."""
 
     id: str
     task: Task
@@ -22,6 +23,7 @@ class FillHistory:
     shown: set[Candidate] = field(default_factory=set)
     waiting: list[Candidate] = field(default_factory=list)
     seed: int = 0
+    invented: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.standing = self.standing or self.task.original
@@ -38,7 +40,10 @@ class FillHistory:
         if task.repairs:
             fresh.sort(key=lambda candidate: (task.faults(candidate).nodes, len("".join(candidate))))
         else:
-            fresh = [c for c in fresh if not gate or task.sound(c)]
+            if gate:
+                found = [*self.invented, *(name for c in fresh for name in task.invented(c))]
+                self.invented = tuple(dict.fromkeys(found))
+                fresh = [c for c in fresh if task.sound(c)]
             fresh.sort(key=lambda candidate: candidate.count(""))
         self.waiting = fresh[1:]
         self.shown |= set(fresh[:1])

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import tree_sitter
 
+from caesura.server.answers.members import ClassMembers
 from caesura.server.context.secrets import reveals
 from caesura.server.languages import JSON, language
 from caesura.server.text import json as json_text
@@ -122,11 +123,21 @@ class Task:
         harmless = [tuple(text for _ in self.gaps) for text in HARMLESS]
         return min(self.faults(texts).nodes for texts in (self.original, *harmless))
 
+    def invented(self, candidate: Candidate) -> tuple[str, ...]:
+        """The members that the candidate reads and a class does not have."""
+        text, spans = self.put(candidate)
+        found = dict[str, None]()
+        for start, end in spans:
+            at, source = len(text[:start].encode()), (text[:start] + text[end:]).encode()
+            members = ClassMembers(language(self.language), source, at, at, None)
+            found |= dict.fromkeys(members.invented(text[start:end]))
+        return tuple(found)
+
     def sound(self, candidate: Candidate) -> bool:
-        """True if the text with `candidate` has no new syntax error, no header without a body at a gap's end, and in
-        JSON no repeated key. Harmless texts fill the gaps that it leaves empty."""
+        """True if the text with `candidate` has no new syntax error, no header without a body at a gap's end, no
+        invented member and in JSON no repeated key. Harmless texts fill the gaps that it leaves empty."""
         texts = dict.fromkeys(tuple(text or harmless for text in candidate) for harmless in HARMLESS)
-        return any(map(self._fits, texts))
+        return any(map(self._fits, texts)) and not self.invented(candidate)
 
     def _fits(self, candidate: Candidate) -> bool:
         text, spans = self.put(candidate)

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Literal
 
 from caesura import wire
-from caesura.characters import visible
+from caesura.characters import is_word, visible
 from caesura.server.answers.finish import finish
 from caesura.server.answers.worth import ALL, Bar, Guess, counts_words, ends_line, likely
 from caesura.server.context.context import Context
@@ -101,7 +101,7 @@ class WarmCanvas:
 
     def ready(self, cursor: int, *, part: bool = False, replacing: bool = False) -> bool:
         """True if there is something to show, or nothing to wait for. `part`: locked words are enough."""
-        return self.over or any(p.insert for p in self._proposals(cursor, part=part, replacing=replacing))
+        return self.over or any(p.insert for p, _ in self._proposals(cursor, part=part, replacing=replacing))
 
     def propose(
         self,
@@ -112,17 +112,19 @@ class WarmCanvas:
         part: bool = False,
         replacing: bool = False,
     ) -> Proposal:
-        """The best fill that adds no syntax error, up to its last locked boundary; else the sound start of the best
-        fill. What the editor shows, `shown`, stays: a fill that continues it precedes a better one.
+        """The best fill that adds no syntax error, up to its last locked boundary; else the best sound start of a fill
+        that meets the bar too. What the editor shows, `shown`, stays: a fill that continues it precedes a better one.
 
         `part` allows locked words that are no whole line. `replacing` includes the lead, which then replaces the typed
         text.
         """
-        found = [p for p in self._proposals(cursor, part=part and not self.over, replacing=replacing) if p.insert]
-        sound = [p for p in found if self._gated(p, cursor, gate) == p.insert]
+        judged = self._proposals(cursor, part=part and not self.over, replacing=replacing)
+        found = [(p, fill) for p, fill in judged if p.insert]
+        sound = [p for p, _ in found if self._gated(p, cursor, gate) == p.insert]
         if found:
             self.broken = not sound
-            sound = sound or [replace(found[0], insert=self._gated(found[0], cursor, gate))]
+            cuts = (self._cut(p, fill, cursor, gate) for p, fill in found)
+            sound = sound or [next((cut for cut in cuts if cut.insert), replace(found[0][0], insert=""))]
         if shown:
             confidence = max((fill.confidence for fill in self.fills[:1]), default=0.0)
             on = [p for p in sound if p.insert.startswith(shown.insert)] or [replace(shown, confidence=confidence)]
@@ -140,7 +142,7 @@ class WarmCanvas:
         found = self._judge(self.fills[0], cursor, part=False, replacing=False)
         if not isinstance(found, Proposal):
             return found
-        return None if self._gated(found, cursor, gate) else "unsound"
+        return None if self._cut(found, self.fills[0], cursor, gate).insert else "unsound"
 
     def chance(self, cursor: int) -> float | None:
         """The highest probability of a start of the best fill that saves enough keys at `cursor`; None if none does."""
@@ -182,10 +184,10 @@ class WarmCanvas:
             return self._fitted(text)
         return text if text == visible(text, self.context.prefix, self.context.suffix) else ""
 
-    def _proposals(self, cursor: int, *, part: bool, replacing: bool) -> Iterator[Proposal]:
-        """The fills to show, best first."""
-        judged = (self._judge(fill, cursor, part=part, replacing=replacing) for fill in self.fills)
-        return (found for found in judged if isinstance(found, Proposal))
+    def _proposals(self, cursor: int, *, part: bool, replacing: bool) -> Iterator[tuple[Proposal, wire.Fill]]:
+        """What to show of the fills, best first, each with its fill."""
+        judged = ((self._judge(fill, cursor, part=part, replacing=replacing), fill) for fill in self.fills)
+        return ((found, fill) for found, fill in judged if isinstance(found, Proposal))
 
     def _judge(self, fill: wire.Fill, cursor: int, *, part: bool, replacing: bool) -> Proposal | Fault:
         """What to show of a fill at `cursor`, or why nothing of it is shown."""
@@ -222,10 +224,14 @@ class WarmCanvas:
 
     def _guess(self, fill: wire.Fill, text: str, cursor: int) -> Guess:
         size = cursor - self.typed.origin
-        given = size - len(self.lead)
-        known = [(min(end, len(text)), 1.0 if end <= given else p) for end, p in _tokens(fill, text)]
-        lead = self.lead[max(0, size) :]
-        return Guess(text, known, self.context, max(0, given), lead, whole=self._ends_line(fill, text))
+        known, lead = self._known(fill, text, cursor), self.lead[max(0, size) :]
+        typed = max(0, size - len(self.lead))
+        return Guess(text, known, self.context, typed, lead, whole=self._ends_line(fill, text))
+
+    def _known(self, fill: wire.Fill, text: str, cursor: int) -> list[tuple[int, float]]:
+        """The tokens of the start `text` of a fill; those that the user has typed are certain."""
+        given = cursor - self.typed.origin - len(self.lead)
+        return [(min(end, len(text)), 1.0 if end <= given else p) for end, p in _tokens(fill, text)]
 
     def _ends_line(self, fill: wire.Fill, start: str) -> bool:
         """True if a line ends after this start of a fill."""
@@ -233,9 +239,24 @@ class WarmCanvas:
 
     def _passes(self, found: Proposal, cursor: int, fill: wire.Fill, start: str) -> bool:
         """True if the text left to insert is long enough: it may be shorter than the fill."""
-        before = self.context.prefix.removesuffix(self.lead)[-1:] + self.typed.text[: cursor - self.typed.origin]
         ends, words = self._ends_line(fill, start), counts_words(self.context)
-        return self.bar.passes(before, found.insert, ends_line=ends, words=words)
+        return self.bar.passes(self._before(cursor), found.insert, ends_line=ends, words=words)
+
+    def _cut(self, proposal: Proposal, fill: wire.Fill, cursor: int, gate: DocumentGate) -> Proposal:
+        """The start of a proposal that the gate accepts; nothing if the gate cuts it below the bar."""
+        insert = self._gated(proposal, cursor, gate)
+        if insert == proposal.insert or proposal.back or self.offer:
+            return replace(proposal, insert=insert)
+        start = fill.text[: max(0, cursor - self.typed.origin + len(insert) - len(self.lead))]
+        tokens = self._known(fill, start, cursor)
+        chance = math.prod(p for _, p in tokens) if fill.probabilities else fill.confidence
+        ends, words = ends_line(proposal.insert, len(insert), whole=False), counts_words(self.context)
+        shown = self.bar.shows(self._before(cursor), insert, chance, ends_line=ends, words=words)
+        return replace(proposal, insert=insert if shown else "")
+
+    def _before(self, cursor: int) -> str:
+        """The text before the cursor, back to a character before the origin."""
+        return self.context.prefix.removesuffix(self.lead)[-1:] + self.typed.text[: cursor - self.typed.origin]
 
     def _replacement(self, insert: str, cursor: int) -> Proposal:
         return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))
@@ -262,10 +283,10 @@ def _whole_words(fill: wire.Fill) -> str:
     """The locked start of the text, without a last word whose end is not locked."""
     run = fill.locked_start
     following = fill.text[len(run) : len(run) + 1]
-    if following and not _is_word(following):
+    if following and not is_word(following):
         return run
     end = len(run)
-    while end and _is_word(run[end - 1]):
+    while end and is_word(run[end - 1]):
         end -= 1
     return run[:end]
 
@@ -277,7 +298,3 @@ def _tokens(fill: wire.Fill, text: str) -> Iterator[tuple[int, float]]:
         if begin < len(text):
             yield end, probability
         begin = end
-
-
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"

@@ -11,7 +11,7 @@ from caesura.server.languages import Language
 from caesura.server.words import Tags, Words
 
 PARTNER = {")": "(", "]": "[", "}": "{"}
-_CLOSER = {opening: closing for closing, opening in PARTNER.items()}
+CLOSER = {opening: closing for closing, opening in PARTNER.items()}
 
 _WORD_BEFORE = re.compile(r"\w*\Z")
 
@@ -184,7 +184,7 @@ def _marks(row: Language) -> re.Pattern[str]:
 
 def _closer(mark: str, row: Language) -> str:
     """The mark that closes what `mark` has opened."""
-    return _CLOSER.get(mark) or (row.words.closer(mark) if row.words else "")
+    return CLOSER.get(mark) or (row.words.closer(mark) if row.words else "")
 
 
 def closes(line: str, row: Language) -> bool:

@@ -77,6 +77,53 @@ def test_an_invented_member_is_not_inserted(name: str, case: str, insert: str) -
 
 
 @pytest.mark.parametrize(
+    ("name", "case", "line", "insert"),
+    [
+        ("javascript", QUEUE, "if (this.¦", "isEmpty()"),
+        ("javascript", QUEUE, "if (this.¦)", "isEmpty()"),
+        ("javascript", QUEUE, "if (this.¦) {}", "isEmpty()"),
+        ("javascript", QUEUE, "if (this.¦", "isEmpty()) return;"),
+        ("javascript", QUEUE, "if (this.¦", "isEmpty()) {\n      return null;"),
+        ("javascript", QUEUE, "while (!this.¦", "isEmpty()"),
+        ("javascript", QUEUE, "while (!this.¦)", "isEmpty()"),
+        ("javascript", QUEUE, "for (const one of this.¦", "isEmpty()"),
+        ("javascript", QUEUE, "if (x) {} else if (this.¦)", "isEmpty()"),
+        ("javascript", QUEUE, "switch (this.¦", "state"),
+        ("javascript", QUEUE, "for (let i = 0; i < this.¦", "length"),
+        ("javascript", QUEUE, "const one = { a: this.¦", "isEmpty()"),
+        ("javascript", QUEUE, "items.forEach(one => { this.¦", "clean(one)"),
+        ("typescript", TYPED, "if (!this.¦", "isEmpty()"),
+        ("typescriptreact", TYPED, "while (this.¦)", "isEmpty()"),
+        ("python", STACK, "if self.¦", "is_empty()"),
+        ("python", STACK, "while not self.¦", "is_empty()"),
+        ("python", STACK.replace("\n        return self.items.pop()", ""), "if self.¦", "is_empty()"),
+        ("python", STACK, "for item in self.¦", "values"),
+        ("python", STACK, "with self.¦", "lock"),
+    ],
+)
+def test_so_is_one_in_a_line_without_its_body(name: str, case: str, line: str, insert: str) -> None:
+    assert known(name, case.replace("¦", line), insert) == ""
+    assert gate(case.replace("¦", line), name).shortened(insert) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "insert"),
+    [
+        ("javascript", QUEUE.replace("¦", "if (this.¦"), "items.length"),
+        ("javascript", QUEUE.replace("¦", "if (this.¦") + "// isEmpty", "isEmpty()"),  # a broken tree may not show it
+        ("javascript", QUEUE.replace("¦", "items.forEach(function () { this.¦"), "isEmpty()"),
+        ("javascript", QUEUE.replace("¦", "const one = { f() { return this.¦"), "isEmpty()"),
+        ("javascript", QUEUE.replace("Queue {", "Queue extends Base {").replace("¦", "if (this.¦"), "isEmpty()"),
+        ("typescript", TYPED.replace("¦", "if (!this.¦"), "size"),
+        ("python", STACK.replace("¦", "if self.¦"), "items"),
+        ("python", STACK.replace("Stack:", "Stack(Base):").replace("¦", "if self.¦"), "is_empty()"),
+    ],
+)
+def test_what_may_exist_is_inserted_in_a_line_without_its_body(name: str, case: str, insert: str) -> None:
+    assert known(name, case, insert) == insert
+
+
+@pytest.mark.parametrize(
     ("name", "case", "insert"),
     [
         ("python", STACK, "if not self.items: self.top, self.limit, self.pop(), self.__class__"),

@@ -240,6 +240,14 @@ def test_in_prose_an_unlikely_fill_is_withheld(run: Run, tmp_path: Path, name: s
     assert run("holes", path, "--least", "0").code == 0
 
 
+def test_a_member_that_every_text_invents_is_named(run: Run, source: Path) -> None:
+    source.write_text("class A:\n    def f(self):\n        return self.\n")
+    why = "The model's text reads `answer`, which its class does not have"
+    assert run("fill", source, "--at", "3:21") == Ran(1, "", f"caesura: {why}.\n")
+    source.write_text("class A:\n    def f(self):\n        return self.<FILL>\n")
+    assert run("holes", source) == Ran(1, "", f"caesura: {why}; all markers are kept.\n")
+
+
 def test_a_deadline_that_passes_is_said(run: Run, source: Path) -> None:
     source.write_text("late = \nhurry = \n")
     allow = "allow more time with --deadline-ms"

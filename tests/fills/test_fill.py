@@ -1,6 +1,7 @@
 """What a person gets who asks for a fill: edits of nothing but the gaps, another one, a part kept, a repair."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from re import fullmatch
 from typing import Any
 
 import pytest
@@ -203,6 +204,27 @@ async def test_of_several_candidates_one_that_breaks_nothing_is_taken() -> None:
     assert apply(page, await result(fill.holes(page))) == 'def f():\n    """if a:\n    """\n'
     page, (fill, _) = document('{"a": 1, <FILL>: 2}\n', "json"), fills([['"a"'], ['"b"']])
     assert apply(page, await result(fill.holes(page))) == '{"a": 1, "b": 2}\n'
+
+
+STACK = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def pop(self):\n        <FILL>\n"
+
+
+async def test_no_fill_reads_a_member_that_a_class_does_not_have() -> None:
+    """Another candidate comes first; without one, the next job's grammar has no text that reads it."""
+    page, (fill, engine) = document(STACK), fills([["return self.item"], ["return self.items"]])
+    assert apply(page, await result(fill.holes(page))) == STACK.replace("<FILL>", "return self.items")
+    page, (fill, engine) = document(STACK), fills([["return self.item"]], [["return self.items"]])
+    assert apply(page, await result(fill.holes(page))) == STACK.replace("<FILL>", "return self.items")
+    first, second = (job.segments[0] for job in engine.jobs)
+    assert isinstance(first, wire.Hole)
+    assert isinstance(second, wire.Hole)
+    assert first.grammar is None
+    assert isinstance(second.grammar, wire.Pattern)
+    fits = [
+        fullmatch(second.grammar.regex, text) is not None
+        for text in ("return self.items", "a\n  self.item.pop()", "self.item")
+    ]
+    assert fits == [True, False, False]
 
 
 async def test_without_the_gate_what_breaks_the_syntax_is_filled_too() -> None:

@@ -141,6 +141,28 @@ async def test_where_that_does_not_help_the_sound_part_is_shown() -> None:
     assert len(editor.engine.jobs) == 2
 
 
+@pytest.mark.parametrize(("least", "shown"), [(4, ""), (0, "f")], ids=["four", "none"])
+async def test_what_the_gate_leaves_must_save_enough_keys_too(least: int, shown: str) -> None:
+    """As an answer and on the way to it."""
+    editor = Editor("x =|\ny = 2\n", least_keys=least)
+    await editor.type(" ")
+    parts: list[Proposal] = []
+    request = await editor.ask(on_part=parts.append)
+    await editor.engine.say("f, def third")
+    await editor.engine.say(" def", None)  # it is denoised again
+    assert (await proposed(request)).insert == shown
+    assert {part.insert for part in parts} <= {shown}
+
+
+async def test_of_the_starts_that_the_gate_leaves_the_first_that_saves_enough_keys_is_shown() -> None:
+    editor = Editor("x =|\ny = 2\n", least_keys=4)
+    await editor.type(" ")
+    await editor.engine.say("f, def third", None, "first + second, def third")
+    request = await editor.ask()
+    await editor.engine.say(" def")
+    assert (await proposed(request)).insert == "first + second"
+
+
 async def test_typing_past_the_sound_part_never_shows_it_again() -> None:
     editor = Editor("x =|\ny = 2\n", deadline_ms=1)
     await editor.type(" ")

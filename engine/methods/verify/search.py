@@ -45,6 +45,7 @@ REWARD = 0.15  # nats for each token of a long fill: without it the shortest win
 HEAD = 6  # suffix tokens that judge a fill
 CROSSED = 3  # likeliest tokens into the suffix that end a fill, if none is less likely than the first by CROSSED_MARGIN
 CROSSED_MARGIN = 6.0  # nats
+EVEN = math.log(0.5)  # log-probability
 CROSSINGS = 8  # tokens into the suffix that are tried if a grammar may refuse them
 BINDING = 6.0  # nats that a fill earns by binding the missing name
 SPARE = 5  # children beyond BRANCH that replace taken keys, at most
@@ -470,9 +471,7 @@ class Search:
             chosen = set(winning)
             left = (n for n in known if n not in chosen and n.logp > self._faint)
             self._dormant = [n for n in left if self._most_of(n) > best.score]
-        # Ghost text may be a start: where the grammar allows the end, it is no matter that the model expects more.
-        certain = self.hole.grammar is not None and self._effort.locks
-        self.ends = [e for e in self.ends if (e.node.logp if certain else e.logp) > self._faint]
+        self.ends = [e for e in self.ends if self._is_likely(e)]
         best = self.best()
         if self._likeliest and best and best.score is not None and self._most_of(self._likeliest) <= best.score:
             self._likeliest = None
@@ -482,6 +481,14 @@ class Search:
         self._last = max(leaders or winning, key=promise, default=self._last)
         if leaders and self._effort.locks:
             self._lock(leaders, best)
+
+    def _is_likely(self, end: End) -> bool:
+        """True if an end is likely enough. The answer's probability is that of its text, so the end itself need only be
+        more likely than not. Ghost text may be a start: where a grammar allows the end, the model may expect more."""
+        if end.logp > self._faint:
+            return True
+        fair = self.hole.grammar is not None if self._effort.locks else end.logp - end.node.logp > EVEN
+        return fair and end.node.logp > self._faint
 
     def _most_of(self, node: TokenNode) -> float:
         """The greatest score of a fill that goes on from here: all its tokens are certain and earn what they can."""

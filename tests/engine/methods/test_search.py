@@ -245,6 +245,20 @@ def test_what_is_less_likely_than_asked_for_is_not_followed(tiny: BlockLlama, vo
     assert fewer < passes / 2
 
 
+@pytest.mark.parametrize(("end", "found"), [(0.8, True), (0.3, False)], ids=["likely", "unlikely"])
+def test_a_text_as_likely_as_asked_for_is_an_answer_if_its_end_is_expected(
+    tiny: BlockLlama, vocabulary: Vocabulary, end: float, found: bool
+) -> None:
+    """The end is not part of the answer's probability: an item of 0.103 was withheld for its end of 0.9."""
+    encode = tiny.tokenizer.encode
+    tail, head, fill = encode("return"), encode("\n"), encode(" value")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], [0.11 ** (1 / len(fill))] * len(fill) + [end], len(tail))
+    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, least=0.1)
+    answer(search, table)
+    assert (search.best() is not None and search.text()[0] == " value") == found
+
+
 @pytest.mark.parametrize("holes", [1, 3])
 def test_a_job_ends_once_its_fills_are_less_likely_than_asked_for(tiny: BlockLlama, holes: int) -> None:
     """The fills of a random model are; the holes after the first are not looked at."""
