@@ -201,7 +201,7 @@ def _list(fills: Mapping[str, Filled]) -> str:
 
 def _nothing(invented: Sequence[str], done: wire.Done, options: argparse.Namespace) -> str:
     """The reason why nothing of an answer can be inserted, without a full stop."""
-    if invented:
+    if invented and done.stop != "deadline":
         return f"The model's text reads {', '.join(f'`{name}`' for name in invented)}, which its class does not have"
     return nothing(done, options)
 

@@ -138,7 +138,8 @@ class ClassMembers:
 
 def lacking(members: Sequence[str]) -> str:
     """A regular expression of any text that reads none of these members."""
-    return rf"(?![\s\S]*\.(?:{'|'.join(map(re.escape, members))})(?:[^\w$]|$))[\s\S]+"
+    names = "|".join(name.replace("$", r"\$") for name in members)  # the only mark of a name that patterns read
+    return rf"(?![\s\S]*\.(?:{names})(?:[^\w$]|$))[\s\S]+"
 
 
 def _seen(read: tree_sitter.Node, found: Captures, rules: MemberRules) -> frozenset[str] | None:

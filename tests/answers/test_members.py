@@ -2,7 +2,8 @@
 
 import pytest
 
-from caesura.server.answers.members import MAX_SOURCE, ClassMembers
+from caesura.automata.regex import matching
+from caesura.server.answers.members import MAX_SOURCE, ClassMembers, lacking
 from caesura.server.languages import LANGUAGES, language, members_query
 
 from .test_syntax import gate
@@ -163,6 +164,14 @@ def test_the_lines_before_an_invented_member_stay() -> None:
 def test_the_rest_of_a_begun_name_counts() -> None:
     assert known("python", STACK.replace("¦", "return self.is_em¦"), "pty()") == ""
     assert known("python", STACK.replace("¦", "return self.is_empty¦"), "()") == "()"  # the user wrote it
+
+
+def test_a_pattern_lets_through_what_reads_none_of_the_members() -> None:
+    dfa = matching(lacking(["is_empty", "$key", "#count"]), whole=True)
+    for text in ("self.is_emptyish", "is_empty", "this.key\n", "a\n"):
+        assert dfa.accepts(text), text
+    for text in ("self.is_empty", "a\n  self.is_empty()\n", "this.$key", "this.#count + 1", ""):
+        assert not dfa.accepts(text), text
 
 
 def test_a_large_file_is_not_parsed_for_it() -> None:
