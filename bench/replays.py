@@ -1,4 +1,4 @@
-"""Somebody writes four files in real editors and takes suggestions: does what is shown stay, and what is it worth?
+"""Somebody writes five files in real editors and takes suggestions: does what is shown stay, and what is it worth?
 
     python bench/replays.py neovim|vscode --editors FOLDER [--replay NAME]... [--json] [--out FILE]
 
@@ -131,7 +131,9 @@ class Seen:
 
     counts: Counter[str] = field(default_factory=Counter)
     late_ms: list[float] = field(default_factory=list)
-    withdrawn: list[list[str]] = field(default_factory=list)  # with what came instead, the key, and what was to come
+    # With what came instead, the key, what was to come, and ms from the key to when it came and when it went.
+    withdrawn: list[list[str | int]] = field(default_factory=list)
+    wrong: list[list[str]] = field(default_factory=list)  # at a pause, with what was to come
 
 
 def replays() -> list[Replay]:
@@ -183,8 +185,9 @@ def play(desk: Desk, replay: Replay, seen: Seen) -> None:
         time.sleep(wait)
         ghost, since = _read(desk.frames()) if wait >= PAUSE_S else ("", 0.0)
         pressed, right = desk.now(), is_right(ghost, replay.part[at:])
-        if ghost and pressed - since >= NOTICE_S and not right:
+        if ghost and pressed - since >= NOTICE_S and not right and since not in looked:
             looked.add(since)
+            seen.wrong.append([ghost, replay.part[at : at + 40]])
         if pressed - since >= NOTICE_S and right and len(ghost) >= LEAST and (size := _taken(desk, replay, at, seen)):
             at += size
             keys.append(Key(pressed, None, replay.part[at:]))
@@ -243,18 +246,19 @@ def look(before: Shown, key: Key, frames: Sequence[Shown], seen: Seen) -> None:
         seen.counts["suggestions"] += 1
         if is_right(new.ghost, key.rest) and len(new.ghost) >= LEAST:
             seen.late_ms.append((new.at - key.at) * 1000)
-    there = kept
+    there, came = kept, before.at
     for number, frame in enumerate(frames):
         soon = (later.ghost for later in frames[number:] if later.at <= frame.at + BACK_S)
         # A key before this one is seen late, or the lines below, which VS Code may draw before the first.
         drawn = frame.ghost != "" and (there.endswith(frame.ghost) or frame.ghost.endswith(there))
         if frame.ghost.startswith(there) or drawn or frame.at < key.at + KEY_S:
-            there = frame.ghost
+            there, came = frame.ghost, frame.at
         elif not any(ghost.startswith(there) for ghost in soon):
             seen.counts["withdrawn"] += 1
             seen.counts["withdrawn though right"] += is_right(there, key.rest)
-            seen.withdrawn.append([there, frame.ghost, key.wrote or "<Tab>", key.rest[:40]])
-            there = frame.ghost
+            times = (round((at - key.at) * 1000) for at in (came, frame.at))
+            seen.withdrawn.append([there, frame.ghost, key.wrote or "<Tab>", key.rest[:40], *times])
+            there, came = frame.ghost, frame.at
 
 
 # The editors
@@ -376,6 +380,7 @@ def measure(editor: str, editors: Path, chosen: Sequence[Replay], model: str) ->
         "counts": {name: seen.counts[name] for name in COUNTED},
         "key to right suggestion, ms": spread(seen.late_ms),
         "withdrawn": seen.withdrawn,
+        "wrong": seen.wrong,
     }
 
 

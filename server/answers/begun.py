@@ -25,7 +25,7 @@ _NO_RESULT = re.compile(rb"[:\s]*(?:None|NoReturn|Never|void|never|undefined|Pro
 
 
 def is_begun(tree: tree_sitter.Tree | None, text: str, start: int, end: int) -> bool:
-    """True if the span is the whole body of a function that gives a value on some way, and not at its end."""
+    """True if the span is the whole body of a function that returns a value on some path, and not at its end."""
     first, last = (len(text[:at].encode()) for at in (start, end))
     function = _around(tree, first, last) if tree else None
     body = function.child_by_field_name("body") if function else None

@@ -1,5 +1,5 @@
-"""The answer to a request: at the first locked boundary, or from the deadline on with a part. What a streaming editor
-may show on the way is judged as the answer is."""
+"""The answer to a request: at the first locked boundary, or after the deadline, with whatever is locked. What a
+streaming editor may show on the way is judged as the answer is."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 /**
  * Ghost text. VS Code asks; the server streams what it has; the answer is given at the first whole line or word that is
- * ready. When more has become ready, the suggestion is drawn again: hidden and asked for anew, answered from here.
+ * ready. When more has become ready, the suggestion is drawn again: hidden and asked for again, answered from here.
  */
 
 import {

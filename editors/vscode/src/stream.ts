@@ -2,7 +2,7 @@
  * What the server streams of one suggestion, and when the editor should be made to draw it again. No VS Code and no
  * clock here.
  *
- * VS Code redraws a suggestion only if it is hidden and asked for anew, which costs a frame without it. So it is worth
+ * VS Code redraws a suggestion only if it is hidden and asked for again, which costs a frame without it. So it is worth
  * it for a whole line, or for the end, a few times at most, and never while somebody types.
  */
 
@@ -71,11 +71,10 @@ export class Suggestion {
     return !this.over && Boolean(this.given);
   }
 
-  /** Whether what the editor shows should be drawn again. What was taken back has to go at once. */
+  /** Whether what the editor shows should be drawn again, with what has been added to it. */
   get stale(): boolean {
     const { given, text } = this;
-    if (given === undefined || text === given) return false;
-    if (!text.startsWith(given)) return true;
+    if (given === undefined || text === given || !text.startsWith(given)) return false;
     const more = text.slice(given.length);
     return this.updates < MOST_UPDATES && (this.over || more.includes("\n"));
   }

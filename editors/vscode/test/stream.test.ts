@@ -62,12 +62,13 @@ test("a suggestion is drawn again a few times at most", () => {
   assert.equal(suggestion.stale, false);
 });
 
-test("what is taken back goes at once", () => {
-  const suggestion = shown("a = 1");
-  suggestion.give();
-  suggestion.end([]);
-  assert.equal(suggestion.stale, true);
-  assert.deepEqual(suggestion.give(), []);
+test("what is shown stays, whatever the answer says", () => {
+  for (const answer of [[], [item("b = 2")]]) {
+    const suggestion = shown("a = 1");
+    suggestion.give();
+    suggestion.end(answer);
+    assert.equal(suggestion.stale, false);
+  }
 });
 
 test("a request that was superseded keeps what is shown", () => {
