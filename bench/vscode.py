@@ -1,6 +1,6 @@
 """Somebody types in a real VS Code with the extension: how long after a key there is ghost text on the screen.
 
-    python bench/vscode.py --editors FOLDER [--stretches N] [--streaming lines|draft|off] [--json] [--out FILE]
+    python bench/vscode.py --editors FOLDER [--stretches N] [--streaming lines|off] [--json] [--out FILE]
 
 code-server in Chromium, with the extension built and the real server and engine. Those stretches of typing_stretches/
 that were made for VS Code are replayed on the real clock; nothing is taken. What is on the screen is read at every
@@ -149,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Typing in a real VS Code.")
     parser.add_argument("--editors", type=Path, required=True, metavar="FOLDER", help="with bin/code-server in it")
     parser.add_argument("--stretches", type=int, metavar="N", help="only the first N")
-    parser.add_argument("--streaming", choices=("lines", "draft", "off"), default="lines")
+    parser.add_argument("--streaming", choices=("lines", "off"), default="lines")
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout instead of the table")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "vscode.json")
     options = parser.parse_args()
