@@ -82,6 +82,7 @@ class Pane:
         self.canvases = Canvases()
         self.suggestion: Suggestion | None = None  # shown by the editor
         self.ticket = 0  # number of the newest request
+        self._continued: tuple[Selected, str, str, str] | None = None  # a popup's item, the text around, what is shown
         self.withdrawn = False  # settings or a policy want nothing shown that came before them
         self.changed = asyncio.Event()  # set at each news, and replaced by a new one
         self._services = services
@@ -318,6 +319,15 @@ class Pane:
         found = self.suggestion.rest(at) if self.suggestion else None
         return found or (canvas.rest(at) if canvas else None)
 
+    def continued(self, at: int) -> Proposal | None:
+        """What the editor shows for the item selected in a popup, if it is the same item at the same text."""
+        selected, text = self._start.selected if self._start else None, self.opened.document.text
+        if selected is None or self._continued is None:
+            return None
+        *place, insert = self._continued
+        same = place == [selected, text[: selected.start], text[at:]]
+        return Proposal(insert, back=max(0, at - selected.start)) if same else None
+
     def show(self, canvas: WarmCanvas, at: int, proposal: Proposal) -> Proposal:
         """Record a proposal that the editor shows from now on, and compute what may come after it. Returns it with an
         id."""
@@ -325,6 +335,9 @@ class Pane:
         if not proposal.insert:
             return proposal
         proposal = replace(proposal, id=job_id())
+        if (selected := self._start.selected if self._start else None) is not None:
+            text = self.opened.document.text
+            self._continued = selected, text[: selected.start], text[at:], proposal.insert
         if proposal.back:
             return proposal  # the popup draws it over the typed text, and its edits do not match our text
         document, now = self.opened.document, asyncio.get_running_loop().time()

@@ -111,9 +111,9 @@ class Request:
         return proposal
 
     def _shown(self, canvas: WarmCanvas) -> Proposal | None:
-        """What the editor goes on to show. A popup's item takes its place."""
+        """What the editor goes on to show, for the item of a popup if one is selected."""
         if self.replacing:
-            return None
+            return self.pane.continued(self.at)
         return canvas.rest(self.at) if self.anew else self.pane.shown_at(self.at, canvas)
 
     def _superseded(self) -> NothingNew:

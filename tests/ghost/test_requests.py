@@ -155,6 +155,22 @@ async def test_the_item_of_a_popup_when_the_cursor_moves_in_its_word() -> None:
     assert len(editor.engine.jobs) == 1, "in front of a letter"
 
 
+async def test_what_continues_the_item_of_a_popup_stays_while_the_item_does() -> None:
+    """Also with an engine that breaks its locks."""
+    editor = Editor("os.pa|")
+    selected = Selected(3, "path")
+    request = await editor.ask(selected=selected)
+    await editor.engine.say(".join(a)\n", locked=9)
+    assert (await proposed(request)).insert == "path.join(a)"
+    await editor.engine.say("")
+    assert (await editor.answer(selected=selected)).insert == "path.join(a)"
+    await editor.type("t")
+    assert (await editor.answer(selected=selected)).insert == "path.join(a)"
+    request = await editor.ask(selected=Selected(3, "pathlib"))
+    await editor.engine.say("")
+    assert (await proposed(request)).insert == ""
+
+
 async def test_an_item_that_replaces_what_is_typed() -> None:
     editor = Editor("os.ptj|")
     request = await editor.ask(selected=Selected(3, "path.join"))
