@@ -24,7 +24,7 @@ from caesura.gaps import JobOptions, gap
 from caesura.server.languages import language
 from caesura.server.options import Options
 
-from latency import HERE, own_engine, table  # isort: skip  (beside this script)
+from latency import HERE, own_engine, table  # isort: skip  (next to this script)
 
 sys.path.insert(0, str(HERE.parent / "training"))
 import gap_places  # isort: skip

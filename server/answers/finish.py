@@ -61,7 +61,8 @@ def heredocs(text: str, row: Language) -> Iterator[tuple[int, int]]:
     """The here-documents of `text`, each from the start of its command's line to the end of the line that ends it; to
     beyond the text where that is missing. No part of one is worth anything: its command would wait for the keyboard."""
     for found in re.finditer(row.heredoc, text) if row.heredoc else ():
-        end = re.compile(rf"^[ \t]*{found[2]}\b", re.MULTILINE).search(text, found.end())
+        blanks = "" if re.match(r"<<[^-~<]", found[0]) else r"[ \t]*"  # after a plain `<<` the last line has none
+        end = re.compile(rf"^{blanks}{found[2]}\b", re.MULTILINE).search(text, found.end())
         yield text.rfind("\n", 0, found.start()) + 1, end.end() if end else len(text) + 1
 
 
@@ -155,13 +156,14 @@ def _within(text: str, context: Context, row: Language, before: str) -> str:
     else:
         least = len(context.indent) + len(indent_of(first))
     lines, documents = [first], list(heredocs(text, row))
+    at = len(first) + 1
     for line in rest:
-        at = len("\n".join(lines)) + 1
         document = any(start < at < last for start, last in documents)
         outside = len(indent_of(line)) < least and line.strip() and not document
         if outside and (row.offside or not closes(line, row)):
             break
         lines.append(line)
+        at += len(line) + 1
     return _low_enough(_inside("\n".join(lines), context, row).split("\n"), context)
 
 

@@ -273,6 +273,7 @@ def test_a_docstring_is_not_cut_within_its_marks_nor_before_its_first_word(sourc
     [
         ("usage() {\n  |\n}\n", "cat <<EOF\ntool 1.0\nEOF", "cat <<EOF\ntool 1.0\nEOF"),
         ("usage() {\n  |\n}\n", "cat <<EOF\ntool 1.0", ""),
+        ("usage() {\n|\n}\n", "cat <<EOF\ntool 1.0\nEOF", ""),  # indented, its last line would end nothing
         ("usage() {\n  |\n}\n", "echo one\n  cat <<-'END'\n  two", "echo one"),
         ("while getopts ab o; do\n  case $o in\n    a) x=1 ;;\n    |\n", "b) y=2 ;;", "b) y=2 ;;"),
         ("for f in *; do\n  |\n", 'echo "$f"\ndone', 'echo "$f"\ndone'),
