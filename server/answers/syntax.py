@@ -74,7 +74,7 @@ class SyntaxGate:
         """The best start of `insert`, which leaves so many `errors`, by the syntax alone."""
         best = insert if self._no_worse(window, insert, errors) else ""
         for shorter in self._shorter(insert)[: MAX_TRIALS if window.small else MAX_TRIALS // 4] if errors else ():
-            left = self._errors_with(window, shorter)
+            left = self._errors_with(window, shorter, brace=False)
             if not left:
                 return shorter
             if not best and self._no_worse(window, shorter, left):
@@ -141,12 +141,13 @@ class SyntaxGate:
         start = len(self._text[: self._start].encode())
         return start, start + len(self._hole.encode())
 
-    def _errors_with(self, window: "ParseWindow", insert: str) -> int:
+    def _errors_with(self, window: "ParseWindow", insert: str, *, brace: bool = True) -> int:
         """The number of errors with `insert`. A block that it opens at the end of a line is no error: the user writes
-        the rest of it next."""
+        the rest of it next. `brace`: so is a header whose brace comes on the next line."""
         errors = window.errors_with(insert)
         if errors and not line_after(self._text, self._end).strip():
-            for rest in rests(line_before(self._text, self._start) + insert, self._row, alone=self._alone):
+            text = line_before(self._text, self._start) + insert
+            for rest in rests(text, self._row, brace=brace, alone=self._alone):
                 errors = min(errors, window.errors_with(insert + rest))
                 if not errors:
                     break
@@ -162,9 +163,10 @@ def _reads(text: str) -> bool:
     return True
 
 
-def rests(text: str, row: Language, *, alone: bool) -> Iterator[str]:
+def rests(text: str, row: Language, *, brace: bool, alone: bool) -> Iterator[str]:
     """What may follow whole lines that open a block at their end: a body, what closes the block, and what the grammar
-    demands after that. Nothing if they open none. `alone`: a brace has a line of its own in this file."""
+    demands after that. Nothing if they open none. `brace`: the block's brace may come on the next line, which is usual
+    if it stands `alone` in this file."""
     *_, last = text.rstrip().split("\n")
     if last.lstrip().startswith("#if") and row.comment != "#":
         yield "\n#endif"
@@ -175,7 +177,7 @@ def rests(text: str, row: Language, *, alone: bool) -> Iterator[str]:
     body = row.words.body if row.words and innermost != "case" else ""
     if last[-1:] not in CLOSER and not opens_block(last, row):
         alone = alone or _DECLARES.search(last) is not None
-        if "{" not in row.openers or last[-1:] not in (_BEFORE_BRACE if alone else ")"):
+        if not brace or "{" not in row.openers or last[-1:] not in (_BEFORE_BRACE if alone else ")"):
             return
         body = "{}"
     closed = f"\n{body}\n{scan.closers}"
