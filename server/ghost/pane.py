@@ -61,6 +61,20 @@ class Start:
     selected: Selected | None = None
 
 
+@dataclass(frozen=True)
+class Continued:
+    """Text that the editor shows for `selected`, the selected item of a popup, over what was `typed` of it."""
+
+    selected: Selected
+    typed: Typed
+    insert: str
+
+    def rest(self, cursor: int) -> Proposal | None:
+        """What is left of it at `cursor`, also once the popup has closed; None if it does not stand there."""
+        left = self.typed.left(self.insert, cursor)
+        return left if left and left.insert else None
+
+
 @dataclass
 class Services:
     """The services that all panes of a session share."""
@@ -82,7 +96,7 @@ class Pane:
         self.canvases = Canvases()
         self.suggestion: Suggestion | None = None  # shown by the editor
         self.ticket = 0  # number of the newest request
-        self._continued: tuple[Selected, str, str, str] | None = None  # a popup's item, the text around, what is shown
+        self._continued: Continued | None = None  # shown by the editor in a popup
         self.withdrawn = False  # settings or a policy want nothing shown that came before them
         self.changed = asyncio.Event()  # set at each news, and replaced by a new one
         self._services = services
@@ -113,6 +127,8 @@ class Pane:
         now = asyncio.get_running_loop().time()
         for edit in edits:
             self.canvases.follow(edit)
+            if self._continued and not self._continued.typed.follow(edit):
+                self._continued = None
             if self.suggestion:
                 self._services.feedback.judge(self.suggestion, self.suggestion.follow(edit, now))
         at, self._start = _cursor_after(edits, self.opened.language), None
@@ -125,6 +141,7 @@ class Pane:
     def replaced(self) -> None:
         """The whole text was replaced. The cursor's position is unknown until the next request begins a canvas."""
         self.close()
+        self._continued = None
         if self.suggestion:
             self.suggestion.moved = True
 
@@ -314,30 +331,37 @@ class Pane:
     # The shown suggestion, and the canvas that runs ahead of it
 
     def shown_at(self, at: int, canvas: WarmCanvas | None) -> Proposal | None:
-        """What is left at `at` of the suggestion that the editor shows, of whichever canvas it is; else of what
-        `canvas` has shown before."""
-        found = self.suggestion.rest(at) if self.suggestion else None
-        return found or (canvas.rest(at) if canvas else None)
+        """What is left at `at` of the text that the editor shows, of whichever canvas it is; else of what `canvas` has
+        shown before."""
+        for known in (self.suggestion, self._continued, canvas):
+            if known and (rest := known.rest(at)):
+                return rest
+        return None
 
     def continued(self, at: int) -> Proposal | None:
-        """What the editor shows for the item selected in a popup, if it is the same item at the same text."""
-        selected, text = self._start.selected if self._start else None, self.opened.document.text
-        if selected is None or self._continued is None:
+        """What the editor goes on to show for the item selected in a popup: its text for this item, or a suggestion
+        that begins with the item."""
+        selected = self._start.selected if self._start else None
+        if selected is None:
             return None
-        *place, insert = self._continued
-        same = place == [selected, text[: selected.start], text[at:]]
-        return Proposal(insert, back=max(0, at - selected.start)) if same else None
+        back = max(0, at - selected.start)
+        known = self._continued
+        if known and known.selected == selected and at == selected.start + len(known.typed.text):
+            return Proposal(known.insert, back=back)
+        shown = self.shown_at(at, None)
+        whole = self.opened.document.text[selected.start : at] + shown.insert if shown and not shown.eat else ""
+        return Proposal(whole, back=back) if whole and whole.startswith(selected.text) else None
 
     def show(self, canvas: WarmCanvas, at: int, proposal: Proposal) -> Proposal:
         """Record a proposal that the editor shows from now on, and compute what may come after it. Returns it with an
         id."""
-        before, self.suggestion = self.suggestion, None
+        before, self.suggestion, self._continued = self.suggestion, None, None
         if not proposal.insert:
             return proposal
         proposal = replace(proposal, id=job_id())
         if (selected := self._start.selected if self._start else None) is not None:
-            text = self.opened.document.text
-            self._continued = selected, text[: selected.start], text[at:], proposal.insert
+            typed = Typed(selected.start, self.opened.document.text[selected.start : at])
+            self._continued = Continued(selected, typed, proposal.insert)
         if proposal.back:
             return proposal  # the popup draws it over the typed text, and its edits do not match our text
         document, now = self.opened.document, asyncio.get_running_loop().time()

@@ -171,6 +171,35 @@ async def test_what_continues_the_item_of_a_popup_stays_while_the_item_does() ->
     assert (await proposed(request)).insert == ""
 
 
+async def test_the_rest_of_a_popups_item_stays_when_the_popup_closes() -> None:
+    editor = Editor("os.pa|")
+    request = await editor.ask(selected=Selected(3, "path"))
+    await editor.engine.say(".join(a)\n")
+    await proposed(request)
+    await editor.type("th.")
+    request = await editor.ask()
+    await editor.engine.say("")
+    assert (await proposed(request)).insert == "join(a)"
+    await editor.type("i")
+    request = await editor.ask()
+    await editor.engine.say("")
+    assert (await proposed(request)).insert == ""
+
+
+async def test_a_suggestion_that_begins_with_the_selected_item_stays_when_a_popup_opens() -> None:
+    editor = Editor("os.p|")
+    await editor.type("a")
+    await editor.engine.say("th.join(a)\n")
+    assert await editor.shown() == "th.join(a)"
+    request = await editor.ask(selected=Selected(3, "path"))
+    assert (await proposed(request)).insert == "path.join(a)"
+    await editor.engine.say(".exists(b)\n")
+    assert (await editor.answer(selected=Selected(3, "path"))).insert == "path.join(a)"
+    request = await editor.ask(selected=Selected(3, "pardir"))
+    await editor.engine.say(" + b\n")
+    assert (await proposed(request)).insert == "pardir + b"
+
+
 async def test_an_item_that_replaces_what_is_typed() -> None:
     editor = Editor("os.ptj|")
     request = await editor.ask(selected=Selected(3, "path.join"))
