@@ -179,7 +179,7 @@ def _job(name: str, place: Place, typed: int, draft: tuple[str] | None, way: Way
         draft=draft,
         method=way.method,
         sampler=way.sampler,
-        least=way.least,
+        min_probability=way.least,
         deadline_ms=LATE_MS,
     )
 

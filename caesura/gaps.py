@@ -31,7 +31,7 @@ class JobOptions:
     prompt: str | None = None
     candidates: int = 1
     seed: int = 0
-    least: float = 0.0
+    min_probability: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def infill(
         sampler=options.sampler,
         prompt=options.prompt,
         seed=options.seed,
-        least=options.least,
+        min_probability=options.min_probability,
         missing=around.missing_from(segments),
         schemas=schemas,
     )

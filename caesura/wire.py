@@ -199,8 +199,8 @@ class Infill(_Message, frozen=True, kw_only=True):
     `neighbours` come best first. `draft` has one text per hole to warm-start from. `method` and `sampler` are file
     names, and `prompt` is the name of a context format; the default is the model's own. Grammars refer to `schemas`.
     `seed` 0 asks for the best answer, any other for another plausible one. A method that verifies drafts may end the
-    answer where its probability falls below `least`. With effort `ghost` it locks text early and ends soon; with `full`
-    it looks for the best answer and locks nothing before. `missing` is for a job of one hole.
+    answer where its probability falls below `min_probability`. With effort `ghost` it locks text early and ends soon;
+    with `full` it looks for the best answer and locks nothing before. `missing` is for a job of one hole.
     """
 
     job: Id
@@ -218,7 +218,7 @@ class Infill(_Message, frozen=True, kw_only=True):
     sampler: Name | None = None
     prompt: Name | None = None
     seed: Natural = 0
-    least: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    min_probability: Annotated[float, Meta(ge=0, le=1)] = 0.0
     effort: Literal["ghost", "full"] = "full"
     missing: Missing | None = None
     draft: Annotated[tuple[FillText, ...], Meta(max_length=MAX_HOLES)] | None = None
@@ -274,7 +274,7 @@ class Done(_Message, frozen=True, kw_only=True):
     """The answer. `alternatives` are further candidates, best first, each with one `Fill` per hole.
 
     `level` is the guarantee for holes with a grammar: `valid`, or to be `checked` by the client because the schema asks
-    for more than the grammar can express. `stop` is "unlikely" if nothing is as likely as the job's `least`:
+    for more than the grammar can express. `stop` is "unlikely" if nothing is as likely as the job's `min_probability`:
     the text is a start at most. `approximate`: some forwards reused keys and values for text far from the holes."""
 
     job: Id

@@ -42,7 +42,7 @@ class Ask:
     kind: Literal["complete", "fill", "edit"] = "complete"
     deadline_ms: float = 10_000.0
     seed: int = 0
-    least: float = 0.0
+    min_probability: float = 0.0
     effort: Literal["ghost", "full"] = "full"
 
 
@@ -83,7 +83,7 @@ def job(site: Site, ask: Ask) -> wire.Infill:
         segments=segments,
         candidates=ask.candidates,
         seed=ask.seed,
-        least=ask.least,
+        min_probability=ask.min_probability,
         effort=ask.effort,
         missing=site.around.missing_from(segments),
         draft=site.draft,

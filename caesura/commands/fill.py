@@ -64,7 +64,7 @@ def fill(options: argparse.Namespace) -> None:
     asked = gap(source.text, start, end, name) if start != end else _at_cursor(options.file, source.text, start, name)
     task = fill_task(source.text, name, [(start, end)])
     unlikely = least(options) if language(name).prose else 0.0  # in code the end of a line may be as unlikely
-    job = asked.job(replace(job_options(options), least=unlikely), "fill")
+    job = asked.job(replace(job_options(options), min_probability=unlikely), "fill")
     with _watching(source, start, end, stderr=options.json) if options.watch else nullcontext(_unseen) as show:
         [best], invented, done, model = asyncio.run(_run(options, job, partial(_chosen, asked, task), show))
     [found] = _judged(task, [best])

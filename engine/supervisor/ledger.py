@@ -209,8 +209,8 @@ def _same_place(one: wire.Infill, other: wire.Infill) -> bool:
 
 
 def _fingerprint(request: wire.Infill) -> bytes:
-    """A hash of a job's text: it ignores the job's name, document, deadline, priority, seed, draft and `least`."""
+    """A hash of a job's text, without name, document, deadline, priority, seed, draft and `min_probability`."""
     bare = msgspec.structs.replace(
-        request, job="-", document="-", deadline_ms=0.0, priority="automatic", seed=0, draft=None, least=0.0
+        request, job="-", document="-", deadline_ms=0.0, priority="automatic", seed=0, draft=None, min_probability=0.0
     )
     return hashlib.sha256(wire.encode(bare)).digest()

@@ -178,7 +178,7 @@ class StructuredEdits:
             kind="edit",
             deadline_ms=deadline_ms,
             seed=seed,
-            least=self._least_of(document),
+            min_probability=self._least_of(document),
         )
         return suggest.job(site, ask)
 

@@ -91,7 +91,7 @@ class Jobs:
             priority,
             options.candidates,
             seed=canvas.seed,
-            least=canvas.faint,
+            min_probability=canvas.faint,
             effort="full" if canvas.asked else "ghost",
         )
         return suggest.job(site, ask)

@@ -96,7 +96,7 @@ async def test_in_prose_an_unlikely_edit_is_not_made(language: str, least: float
             await result(edits.edit(page, [(0, 1)], finding()))
     else:
         assert apply(page, await result(edits.edit(page, [(0, 1)], finding()))) == "[2]"
-    assert [job.least for job in engine.jobs] == [least]  # no second job either
+    assert [job.min_probability for job in engine.jobs] == [least]  # no second job either
 
 
 async def test_all_tries_of_a_place_have_the_time_that_is_asked_for() -> None:

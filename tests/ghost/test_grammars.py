@@ -14,7 +14,7 @@ from ..support.editor import Editor, proposed, written
 async def test_no_text_is_followed_that_is_far_less_likely_than_what_is_shown(text: str, language: str) -> None:
     editor = Editor(text, language=language, mode="balanced")
     await editor.type("1")
-    assert editor.engine.jobs[-1].least == pytest.approx(0.02)
+    assert editor.engine.jobs[-1].min_probability == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ async def test_where_a_grammar_holds_what_is_sure_is_shown_if_it_may_stand_alone
     await editor.engine.say(text, sure=sure)
     assert await editor.shown() == shown
     request = await editor.ask(invoked=True)
-    assert editor.engine.jobs[-1].least == 0.0
+    assert editor.engine.jobs[-1].min_probability == 0.0
     await editor.engine.say(text, sure=sure)
     assert (await proposed(request)).insert.rstrip(",") == text
 

@@ -350,7 +350,7 @@ async def test_who_asks_gets_the_best_answer_and_who_types_a_quick_one() -> None
     await editor.ask(invoked=True)
     await editor.engine.say("")
     await editor.ask(invoked=True)
-    jobs = [(job.effort, job.least, job.seed) for job in editor.engine.jobs]
+    jobs = [(job.effort, job.min_probability, job.seed) for job in editor.engine.jobs]
     assert jobs == [("ghost", 0.5 / FAINT, 0), ("full", 0.0, 0), ("full", 0.0, 1)]
 
 

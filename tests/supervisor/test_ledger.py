@@ -172,7 +172,7 @@ def test_of_a_crash_only_the_jobs_that_the_worker_had_are_lost(ledger: Ledger) -
     "changed",
     [
         {"job": "another", "document": "another"},
-        *({"deadline_ms": 50.0}, {"priority": "invoked"}, {"seed": 1}, {"draft": ("a",)}, {"least": 0.5}),
+        *({"deadline_ms": 50.0}, {"priority": "invoked"}, {"seed": 1}, {"draft": ("a",)}, {"min_probability": 0.5}),
     ],
     ids=lambda changed: next(iter(changed)),
 )

@@ -128,7 +128,7 @@ class Verifying:
             generator,
             self.width,
             repeats=None if self.width == 1 else Repeats([*context, *tail]),
-            least=min(1.0, self.job.least / max(self._chance, FAINTEST)),
+            min_probability=min(1.0, self.job.min_probability / max(self._chance, FAINTEST)),
             long=long,
             effort=GHOST if self.job.effort == "ghost" else FULL,
             rules=Rules(copies, self.binds, ending(before, copies) if long else None) if self.width > 1 else NO_RULES,
@@ -169,7 +169,8 @@ class Verifying:
         self.others.append([candidate(search, end.node) for end in others])
         self.sources += [n.source for n in node.path()]
         self.hole += 1
-        self.unlikely = self.job.least > 0 and (search.best() is None or self._chance < self.job.least)
+        bar = self.job.min_probability
+        self.unlikely = bar > 0 and (search.best() is None or self._chance < bar)
         if self.hole >= len(self.canvas.holes):
             return False
         self.search_hole(search.tail + search.tree.tokens(node) + self.canvas.fixed_after(self.hole - 1))
@@ -259,10 +260,9 @@ def draft(model: Model, searches: Sequence[Verifying]) -> None:
 
 def canvas_drafts(model: Model, job: Infill) -> bool:
     """True if the model's own canvas drafts: for several holes, whose drafts are shown until each hole's turn, and are
-    the answer at a deadline. For one hole it takes a quarter longer, and as many fills are right without. With `least`
-    an answer is wanted soon or not at all, and with grammars drafts take most of the time."""
+    the answer at a deadline. For one hole it takes a quarter longer, and as many fills are right without."""
     holes = sum(isinstance(segment, Hole) for segment in job.segments)
-    return model.noise is not None and job.effort == "full" and holes > 1 and not job.least
+    return model.noise is not None and job.effort == "full" and holes > 1
 
 
 def another_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:

@@ -84,8 +84,8 @@ class NextTokens(NamedTuple):
 class Search:
     """The search of one hole: a pass scores `width` hypotheses; a single one ends where the end is the likeliest token.
     `start` is the position of the first tail row. A `generator` draws another answer. Hypotheses less likely than
-    `least` are dropped. A `long` fill goes on as long as the base does; its likeliest path is followed to the end of
-    the block, whatever it promises."""
+    `min_probability` are dropped. A `long` fill goes on as long as the base does; its likeliest path is followed to the
+    end of the block, whatever it promises."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Search:
         generator: torch.Generator | None = None,
         width: int = WIDTH,
         repeats: Repeats | None = None,
-        least: float = 0.0,
+        min_probability: float = 0.0,
         long: bool = False,
         effort: Effort = FULL,
         rules: Rules = NO_RULES,
@@ -105,7 +105,7 @@ class Search:
         self.vocabulary, self.hole, self.start, self.generator = vocabulary, hole, start, generator
         self.width, self._repeats = width, repeats
         self._long, self._reward = long, REWARD if long and width > 1 else 0.0
-        self._faint = math.log(least) if least else -math.inf
+        self._faint = math.log(min_probability) if min_probability else -math.inf
         self._effort = effort if width > 1 else GHOST  # a single hypothesis is final at each pass
         self._rules = rules
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
@@ -255,7 +255,7 @@ class Search:
         one costs a row for each token of the head."""
         late = self.passes >= LATE and self.best() is None
         leading = -math.inf if late else max((n.rank for n in self.open), default=-math.inf)
-        least = max(self._least(), leading - END_MARGIN)
+        least = max(self._rank_to_beat(), leading - END_MARGIN)
         waiting = [e for e in self.ends if e.score is None and (e.sure or e.bound > least)]
         return sorted(waiting, key=lambda e: (e.sure, e.bound), reverse=True)[:2]
 
@@ -463,7 +463,7 @@ class Search:
         best = self.best()
         if best is not self._best:
             self._best, self._improved = best, self.passes
-        least = self._least()
+        least = self._rank_to_beat()
         known = [*self.open, *self._dormant]
         winning = [n for n in known if n.rank > least + self._effort.patience * self._waited(n)]
         self.open = [n for n in winning if n.logp > self._faint]
@@ -512,7 +512,7 @@ class Search:
         self.open = [n for n in self.open if n.raw.startswith(held)]
         self.ends = [e for e in self.ends if e.node.raw.startswith(held)]
 
-    def _least(self) -> float:
+    def _rank_to_beat(self) -> float:
         """The rank, end included, that a hypothesis must exceed to win: the best score less the log-probability of the
         rest of the suffix head. For that the best of the candidates counts, or a usual value if it is higher."""
         best = self.best()

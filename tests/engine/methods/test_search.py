@@ -234,7 +234,7 @@ def test_what_is_less_likely_than_asked_for_is_not_followed(tiny: BlockLlama, vo
     table.chain([*tail, *fill, *head], 0.9, len(tail))
     found = []
     for least in (0.0, 0.7):
-        search = Search(vocabulary, HoleState(True, 16), tail, head, 0, least=least)
+        search = Search(vocabulary, HoleState(True, 16), tail, head, 0, min_probability=least)
         answer(search, table)
         found.append((search.text()[0], search.passes))
     (whole, passes), (part, fewer) = found
@@ -254,7 +254,7 @@ def test_a_text_as_likely_as_asked_for_is_an_answer_if_its_end_is_expected(
     tail, head, fill = encode("return"), encode("\n"), encode(" value")
     table = Table(tiny.tokenizer.size)
     table.chain([*tail, *fill, *head], [0.11 ** (1 / len(fill))] * len(fill) + [end], len(tail))
-    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, least=0.1)
+    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, min_probability=0.1)
     answer(search, table)
     assert (search.best() is not None and search.text()[0] == " value") == found
 
@@ -265,7 +265,9 @@ def test_a_job_ends_once_its_fills_are_less_likely_than_asked_for(tiny: BlockLla
     segments = [wire.Hole(16), *[each for _ in range(holes - 1) for each in (wire.Text(", "), wire.Hole(16))]]
     steps = {}
     for least in (0.0, 0.9):
-        *_, done = run(Scheduler(tiny), [infill("j", "x = ", "\n", *segments, least=least, method="verify")])["j"]
+        *_, done = run(Scheduler(tiny), [infill("j", "x = ", "\n", *segments, min_probability=least, method="verify")])[
+            "j"
+        ]
         assert isinstance(done, wire.Done)
         assert len(done.holes) == holes
         assert (done.stop == "unlikely") == (least > 0)
@@ -517,7 +519,7 @@ def test_below_what_is_asked_for_a_bad_proposal_is_no_answer(tiny: BlockLlama, v
     """The start of what is likely is better, and its unlikely end shows where to cut it."""
     encode = tiny.tokenizer.encode
     tail, head, start = encode("return"), encode("\n    x = right\n"), encode(" self.")
-    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, least=0.01)
+    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, min_probability=0.01)
     search.propose(encode(" right"), "lookup")
     table = Table(tiny.tokenizer.size)
     table.chain([*tail, *start], 0.95, len(tail))

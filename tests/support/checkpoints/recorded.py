@@ -93,7 +93,7 @@ def more_of_a_search() -> dict[str, Infill]:
         "candidates": job("for name in ", ":\n    print(name)\n", Hole(8), candidates=3),
         "a neighbour": job("def volume(w, h, depth):\n    return area(", ") * depth\n", neighbours=(ELSEWHERE,)),
         "repeated": job("left = values[0]\nright = values[-1]\nprint(left, right)\nprint(le", ")\n"),
-        "no longer than sure": job("x = ", "\n", Hole(24), least=0.2),
+        "no longer than sure": job("x = ", "\n", Hole(24), min_probability=0.2),
         "pattern and text": job(
             "HOST = ", "\n", Hole(8, "span", Pattern('"[a-z.]{3,20}"')), Text("\nPORT = "), Hole(6, "line")
         ),
