@@ -3,7 +3,6 @@ class (members.py). Pure."""
 
 import re
 import string
-import tomllib
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cache
@@ -12,6 +11,7 @@ import tree_sitter
 
 from caesura.server.answers.finish import INSIDE, ends
 from caesura.server.answers.members import ClassMembers
+from caesura.server.answers.readers import reads
 from caesura.server.context.context import NEAR, Context, line_after, line_before, opens_block
 from caesura.server.languages import Language, grammar, language
 from caesura.server.text.lexer import CLOSER, Scan
@@ -20,6 +20,7 @@ MAX_WHOLE = 60_000  # most bytes of a file that is parsed whole before anything 
 MAX_WINDOW = 200_000  # most bytes parsed around the hole; in a larger window every insertion counts as sound
 SMALL_WINDOW = 20_000  # bytes; up to this size, parsing is faster than updating the whole tree
 MAX_TRIALS = 12  # most shorter insertions that are parsed
+MAX_STARTS = 4  # most shorter insertions with which a document is read
 _BRACE_ALONE = re.compile(r"\n[ \t]*\{[ \t]*\r?\n")
 _DECLARES = re.compile(r"\b(?:class|enum|interface|namespace|record|struct|union)\b")
 _BEFORE_BRACE = string.ascii_letters + string.digits + "_)>"
@@ -88,16 +89,21 @@ class SyntaxGate:
         return self._members.known_lines(insert)
 
     def _readable(self, insert: str) -> str:
-        """The whole lines of `insert` with which a TOML document can be read, if it can be read without the hole's
-        line: the syntax tree knows no keys. All of it in other languages."""
-        before, after = self._text[: self._start], self._text[self._end :]
-        if self._row.edits != "toml" or not insert or _reads(before + insert + after):
+        """The whole lines of `insert` with which a TOML or YAML document can be read, if it can be read without the
+        hole's line: the syntax tree knows no keys. All of it in other languages. A list or a table that `insert` opens
+        at the end of the line may close on the lines that the user writes next."""
+        form, before, after = self._row.edits, self._text[: self._start], self._text[self._end :]
+        if form not in ("toml", "yaml") or not insert or reads(before + insert + after, form):
             return insert
-        below = after[len(line_after(after, 0)) :]
-        if not _reads(before[: len(before) - len(line_before(before, self._start))] + below):
+        line, rest = line_before(before, self._start), line_after(after, 0)
+        closers = Scan(self._row).feed(line + insert).closers if not rest.strip() else ""
+        if closers and reads(before + insert + closers + after, form):
+            return insert
+        above, below = before[: len(before) - len(line)], after[len(rest) :]
+        if not reads(above + below, form):
             return insert
         starts = [insert[: found.start()] for found in re.finditer("\n", insert)]
-        return next((start for start in reversed(starts) if _reads(before + start + below)), "")
+        return next((start for start in starts[: -MAX_STARTS - 1 : -1] if reads(before + start + below, form)), "")
 
     def _no_worse(self, window: "ParseWindow", insert: str, errors: int) -> bool:
         """True if `insert` adds no errors and, in a broken text, leaves no more unpaired brackets and strings."""
@@ -152,15 +158,6 @@ class SyntaxGate:
                 if not errors:
                     break
         return errors
-
-
-def _reads(text: str) -> bool:
-    """True if Python can read a TOML document."""
-    try:
-        tomllib.loads(text)
-    except (ValueError, RecursionError):  # also for a number that Python cannot read
-        return False
-    return True
 
 
 def rests(text: str, row: Language, *, brace: bool, alone: bool) -> Iterator[str]:

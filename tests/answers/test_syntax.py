@@ -1,8 +1,11 @@
 """The syntax gate: what it lets through, what it shortens, and how it judges a text that is broken already."""
 
+import time
+
 import pytest
 
 from caesura.server.answers import syntax
+from caesura.server.answers.readers import reads
 from caesura.server.answers.syntax import SyntaxGate
 from caesura.server.context.context import context
 from caesura.server.languages import language
@@ -140,15 +143,33 @@ def test_a_line_that_opens_a_block_stays(source: str, name: str, header: str) ->
 
 
 @pytest.mark.parametrize(
-    ("source", "line", "kept"),
+    ("name", "source", "line", "kept"),
     [
-        ("[package]\nname = 'a'\n¦\nreadme.workspace = true\n", "readme.workspace = true", ""),
-        ("[package]\nname = 'a'\n¦\nreadme = 'a'\n", "edition = '2021'\nreadme = 'b'", "edition = '2021'"),
-        ("[a]\nx = 1\n\n¦\n", "[a]\ny = 2", ""),
-        ("[a]\nx = 1\n\n¦\n", "[b]\ny = 2", "[b]\ny = 2"),
-        ("[a]\nx = ¦\ny = 2\n", "3", "3"),
-        ("[a]\nx =\n¦\n", "y = 2", "y = 2"),  # what is broken already is not the fill's fault
+        ("toml", "[package]\nname = 'a'\n¦\nreadme.workspace = true\n", "readme.workspace = true", ""),
+        ("toml", "[package]\nname = 'a'\n¦\nreadme = 'a'\n", "edition = '2021'\nreadme = 'b'", "edition = '2021'"),
+        ("toml", "[a]\nx = 1\n\n¦\n", "[a]\ny = 2", ""),
+        ("toml", "[a]\nx = 1\n\n¦\n", "[b]\ny = 2", "[b]\ny = 2"),
+        ("toml", "[a]\nx = ¦\ny = 2\n", "3", "3"),
+        ("toml", "[a]\nx =\n¦\n", "y = 2", "y = 2"),  # what is broken already is not the fill's fault
+        ("toml", "[a]\n¦\ny = 2\n", "x = [", "x = ["),  # its elements come next
+        ("yaml", "a:\n  b: 1\n¦\nc: 2\n", "a: 3", ""),
+        ("yaml", "a:\n  b: 1\n  ¦\nc: 2\n", "d: 1\n  'b': 2", "d: 1"),
+        ("yaml", "a:\n  b: 1\n  ¦\nc: 2\n", "d: {b: 1, c: 2}", "d: {b: 1, c: 2}"),
+        ("yaml", "- b: 1\n¦\n", "- b: 1", "- b: 1"),
+        ("yaml", "a: 1\n¦\nb: 2\n", "c: !Ref x", "c: !Ref x"),
+        ("yaml", "a: 1\n¦\nb: 2\n", "c: d: e", "c: d"),
+        ("yaml", "a: 1\n¦\nb: 2\n", "c: [", "c: ["),
+        ("yaml", "a: {{ x }} y\n¦\nb: 2\n", "b: 1", "b: 1"),  # a template
     ],
 )
-def test_a_toml_document_stays_readable(source: str, line: str, kept: str) -> None:
-    assert gate(source, "toml").shortened(line) == kept
+def test_a_document_that_can_be_read_stays_so(name: str, source: str, line: str, kept: str) -> None:
+    assert gate(source, name).shortened(line) == kept
+
+
+@pytest.mark.parametrize(
+    "hostile", ["[" * 29_000, "{a: " * 7_000, "- " * 14_000, "&a [*a, *a]\n" * 2_000, "\0", "\ud800"]
+)
+def test_a_hostile_document_is_read_soon(hostile: str) -> None:
+    began = time.process_time()
+    reads(f"a: {hostile}", "yaml")
+    assert time.process_time() - began < 1
