@@ -137,16 +137,23 @@ class Project:
         self, opened: OpenDocument, around: Context, kept: tuple[wire.Neighbour, ...]
     ) -> tuple[wire.Neighbour, ...]:
         """Related parts of other files; `kept` are the neighbours of the place before."""
+        name, snapshots = self.others(opened)
+        if not name:
+            return ()
+        self._refresh(opened)  # changed imports are ready for the next place
+        target = Target(name, around.language, around.prefix, around.suffix)
+        return choose(target, snapshots, self._history.recent(time.monotonic()), kept=kept)
+
+    def others(self, opened: OpenDocument) -> tuple[str, list[Snapshot]]:
+        """The path of a document within its folder, and the files that are open or that it imports, the last opened
+        first; both empty where no other file may be read."""
         uri = opened.document.uri
         name = self._workspace.label(uri)
         if name is None or not self._wanted:
-            return ()
-        self._refresh(opened)  # changed imports are ready for the next place
+            return "", []
         latest = reversed(self._workspace.all()[-MOST_OPEN:])
-        others = [found for other in latest if (found := self._snapshot(other, uri))]
-        snapshots = [*others, *(self._imported.get(uri) or ())]
-        target = Target(name, around.language, around.prefix, around.suffix)
-        return choose(target, snapshots, self._history.recent(time.monotonic()), kept=kept)
+        found = [snapshot for other in latest if (snapshot := self._snapshot(other, uri))]
+        return name, [*found, *(self._imported.get(uri) or ())]
 
     def surround(
         self, document: Document, around: Context, budget: Budget

@@ -3,6 +3,8 @@
 A query captures `local.scope`, with `.function` if it runs later than its place and `.class` if no function inside sees
 its names; `local.definition` with a kind, which is `wide` if the whole function owns it; `local.reference`; `block`, a
 node of statements; `other`, code in which an identifier is no read; and `error`, code that the grammar does not know.
+For structured/imports.py it captures `import.read`, a name that an import may bring, and `import.bound`, a definition
+that is none of the others.
 """
 
 import re

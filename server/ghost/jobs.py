@@ -10,7 +10,7 @@ from caesura.server.context.project import Project
 from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.gate import DocumentGate
 from caesura.server.options import Settings
-from caesura.server.structured import edits
+from caesura.server.structured import edits, imports
 from caesura.server.structured.offer import Offer
 from caesura.server.text.workspace import OpenDocument
 
@@ -60,12 +60,17 @@ class Jobs:
         return ""
 
     def offer(self, opened: OpenDocument, canvas: WarmCanvas) -> Offer | None:
-        """The offer of the document's language after the lead of a canvas, if it has one."""
-        if not self._structured(opened):
-            return None
+        """The offer of the document's language after the lead of a canvas, or of a line that it imports, if there is
+        one."""
         document = opened.document
         start, typed = canvas.typed.origin, canvas.typed.text
         before, after = document.text[:start] + canvas.lead, document.text[start + len(typed) :]
+        if opened.language.names and not (canvas.lead or typed):
+            return imports.completion(
+                document.text, start, opened.language, opened.tree.tree, *self._project.others(opened)
+            )
+        if not self._structured(opened):
+            return None
         schema = self._project.schema(opened)
         return edits.completion(before + after, len(before), language=document.language, schema=schema)
 

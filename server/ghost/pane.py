@@ -443,8 +443,8 @@ def _cursor_after(edits: Sequence[Edit], row: Language) -> int | None:
 
 def _bar_for(canvas: WarmCanvas, bar: Bar, *, invoked: bool) -> Bar:
     """The requirement for the suggestions of a canvas. A user who asks at an offer gets the best valid text, whatever
-    its probability, as from a structured edit."""
-    return ALL if invoked and canvas.offer else bar
+    its probability, as from a structured edit; so does one at an offer of texts that are known."""
+    return ALL if canvas.offer and (invoked or canvas.offer.is_known) else bar
 
 
 def _after_lead(rest: tuple[str] | None, typed: str, lead: str) -> tuple[str] | None:

@@ -34,3 +34,10 @@
 (sizeof_expression value: (parenthesized_expression (identifier) @other))
 (case_statement value: (_) @other)
 (call_expression function: (identifier) @other)
+
+; Names that an import may bring (read), and more that the file binds (bound)
+
+(identifier) @import.read
+(type_identifier) @import.read
+(primitive_type) @import.read
+(type_definition declarator: (_) @import.bound)

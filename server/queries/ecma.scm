@@ -63,3 +63,9 @@
 (new_expression constructor: (identifier) @other)
 (binary_expression operator: "instanceof" right: (identifier) @other)
 (unary_expression operator: "typeof" argument: (identifier) @other)
+
+; Names that an import may bring (read), and more that the file binds (bound)
+
+(member_expression object: (identifier) @import.read)
+(call_expression function: (identifier) @import.read)
+(new_expression constructor: (identifier) @import.read)

@@ -54,3 +54,8 @@
 (ERROR) @error
 (call_expression function: (identifier) @other)
 (keyed_element key: (_) @other)
+
+; Names that an import may bring (read), and more that the file binds (bound)
+
+(selector_expression operand: (identifier) @import.read)
+(qualified_type package: (package_identifier) @import.read)

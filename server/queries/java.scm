@@ -64,3 +64,20 @@
 (annotation) @other
 (marker_annotation) @other
 (element_value_pair key: (identifier) @other)
+
+; Names that an import may bring (read), and more that the file binds (bound)
+
+(type_identifier) @import.read
+(marker_annotation name: (identifier) @import.read)
+(annotation name: (identifier) @import.read)
+(method_invocation object: (identifier) @import.read)
+(method_invocation !object name: (identifier) @import.read)
+(field_access object: (identifier) @import.read)
+(scoped_type_identifier) @import.bound
+(class_declaration name: (_) @import.bound)
+(interface_declaration name: (_) @import.bound)
+(enum_declaration name: (_) @import.bound)
+(record_declaration name: (_) @import.bound)
+(annotation_type_declaration name: (_) @import.bound)
+(method_declaration name: (_) @import.bound)
+(type_parameter) @import.bound

@@ -62,3 +62,11 @@
 (type) @other
 (attribute attribute: (identifier) @other)
 (keyword_argument name: (identifier) @other)
+
+; Names that an import may bring (read), and more that the file binds (bound)
+
+(attribute object: (identifier) @import.read)
+(call function: (identifier) @import.read)
+(decorator (identifier) @import.read)
+(type (identifier) @import.read)
+(class_definition superclasses: (argument_list (identifier) @import.read))

@@ -55,3 +55,18 @@
 (token_tree (identifier) @other . "=")
 (token_tree (identifier) @other . ":")
 (token_tree (identifier) @other . (token_tree))
+
+; Names that an import may bring (read), and more that the file binds (bound)
+
+(scoped_identifier path: (identifier) @import.read)
+(scoped_type_identifier path: (identifier) @import.read)
+(type_identifier) @import.read
+(scoped_type_identifier name: (_) @import.bound)
+(struct_item name: (_) @import.bound)
+(enum_item name: (_) @import.bound)
+(union_item name: (_) @import.bound)
+(type_item name: (_) @import.bound)
+(trait_item name: (_) @import.bound)
+(associated_type name: (_) @import.bound)
+(type_parameters) @import.bound
+(extern_crate_declaration) @import.bound

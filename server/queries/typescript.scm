@@ -25,3 +25,11 @@
 (asserts_annotation) @other
 (as_expression (_) (_) @other)
 (satisfies_expression (_) (_) @other)
+
+; Names that an import may bring (read), and more that the file binds (bound)
+
+(extends_clause value: (identifier) @import.read)
+(type_annotation (type_identifier) @import.read)
+(interface_declaration name: (_) @import.bound)
+(type_alias_declaration name: (_) @import.bound)
+(type_parameter name: (_) @import.bound)

@@ -36,7 +36,7 @@ class Offer:
     the segments is not enough. `part(new text, offset)` returns as much of new text[:offset] as is valid alone, by
     default nothing. `check` takes the whole new document and returns None, or one sentence that says why it is invalid.
     `level` is what the grammars guarantee; it is "checked" if a schema needs more than they can express. The engine's
-    answer may lower it.
+    answer may lower it. `is_known`: the texts that the grammars allow are known to be right, whatever the model says.
     """
 
     title: str
@@ -49,6 +49,7 @@ class Offer:
     part: Callable[[str, int], str] = field(default=_nothing, kw_only=True)
     check: Callable[[str], str | None] = field(kw_only=True)
     level: Literal["valid", "checked", "parses"] = field(default="valid", kw_only=True)
+    is_known: bool = field(default=False, kw_only=True)
 
     @property
     def holes(self) -> tuple[wire.Hole, ...]:

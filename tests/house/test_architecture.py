@@ -141,11 +141,12 @@ ROOMS: dict[str, set[str]] = {
     "caesura.cluster": {"engine", "ipc", "wire", "logs", "paths", "model_store", "serve"},
     "caesura.server.options": {"wire", "model_store"},
     "caesura.server.languages": {"names", "words"},
-    "caesura.server.names": set(),
+    "caesura.server.names": {"libraries"},
+    "caesura.server.libraries": set(),
     "caesura.server.words": set(),
     "caesura.server.text": {"languages", "words"},
     "caesura.server.context": {"text", "languages", "names", "options", "wire", "schema", "recent", "ipc", "paths"},
-    "caesura.server.structured": {"context", "text", "languages", "wire", "schema"},
+    "caesura.server.structured": {"context", "text", "languages", "libraries", "wire", "schema"},
     "caesura.server.answers": {"context", "text", "languages", "names"},
     "caesura.server.records": {"client", "paths", "ipc"},
     "caesura.server.suggest": {"context", "options", "client", "wire"},
@@ -230,7 +231,7 @@ PURE = [
     "caesura.server.ghost.backoff",
     *(f"caesura.cluster.{name}" for name in ("budget", "models", "router", "sessions")),
     *(f"caesura.server.{name}" for name in ("suggest", "fills.task", "lsp.streaming")),
-    *(f"caesura.server.structured.{name}" for name in ("offer", "edits", "scalars")),
+    *(f"caesura.server.structured.{name}" for name in ("offer", "edits", "imports", "scalars")),
     *(
         name
         for name in MODULES

@@ -8,6 +8,7 @@ from caesura import wire
 from caesura.client.backend import Condition
 from caesura.schema.document import Schema
 from caesura.server.context.context import Budget, Context
+from caesura.server.context.neighbours import Snapshot
 from caesura.server.ghost.panes import Panes
 from caesura.server.ghost.requests import NothingNew
 from caesura.server.ghost.typed import Proposal
@@ -100,6 +101,9 @@ class Alone:
         self, opened: OpenDocument, place: Context, kept: tuple[wire.Neighbour, ...]
     ) -> tuple[wire.Neighbour, ...]:
         return self.known
+
+    def others(self, opened: OpenDocument) -> tuple[str, list[Snapshot]]:
+        return "", []
 
     def schema(self, opened: OpenDocument) -> Schema | None:
         return self.rules
