@@ -49,11 +49,16 @@ class Language:
     """`openers` end a line that begins a block; in an `offside` language, indentation alone closes it. If there are
     `headers`, a line that opens a block begins with one of these words. `words` open and close blocks too.
 
+    `apart` is a statement that no line above it can take as its rest. `directives`: lines with "#if" and "#endif" pair.
+
     `step` is the usual indentation of a body, for a file that shows none; if `tabs`, no other one works.
 
     `quotes` are the marks of strings, `prefixes` the letters that may precede one. Strings with a mark in `spanning`
     continue over line ends. `interpolations` begin code in a string; after a prefix in `formats`, a plain "{" does.
-    `heredoc` is a pattern for the start of a here-document; its last group is the word that ends it.
+    `raw` are two patterns for each kind of strings or comments over several lines without escapes: for the start, and
+    for all after it up to the `end`, in which `\\1` is the first group of the start.
+    `heredoc` is a pattern for the start of a here-document; its last group is the word that ends it. If it has a group
+    `tabs`, only tabs may precede that word.
 
     `dollars`: "${1:x}" is code, not a placeholder. `prose`: most of the text is natural language.
 
@@ -74,6 +79,8 @@ class Language:
     headers: frozenset[str] = frozenset()
     offside: bool = False
     words: Words | Tags | None = None
+    apart: str = ""
+    directives: bool = False
     step: str = "    "
     tabs: bool = False
     block_comment: tuple[str, str] | None = None
@@ -84,6 +91,7 @@ class Language:
     prefixes: str = ""
     formats: str = ""
     interpolations: tuple[str, ...] = ("${",)
+    raw: tuple[tuple[str, str], ...] = ()
     heredoc: str = ""
     dollars: bool = False
     prose: bool = False
@@ -201,11 +209,12 @@ _C_COMMENT, _MARKUP_COMMENT = ("/*", "*/"), ("<!--", "-->")
 _PYTHON_HEADERS = frozenset(
     ["async", "case", "class", "def", "elif", "else", "except", "finally", "for", "if", "match", "try", "while", "with"]
 )
-_braced = partial(Language, comment="//", openers=("{",), block_comment=_C_COMMENT)
+_braced = partial(Language, comment="//", openers=("{",), apart="for (;;) {}", block_comment=_C_COMMENT)
 _ecma = partial(
     Language,
     comment="//",
     openers=("{", "=>"),
+    apart="for (;;) {}",
     step="  ",
     block_comment=_C_COMMENT,
     quotes="\"'`",
@@ -220,7 +229,9 @@ _ecma = partial(
 )
 _c = partial(
     _braced,
+    directives=True,
     prefixes="LuUR",
+    raw=((r"(?<=R)\"(\w*)\(", r".*?(?P<end>\)\1\")"),),
     definitions=r"^#[ \t]*define[ \t]+(\w+)|^[ \t]*(?:typedef[ \t]+)?(?:struct|enum|union|class|namespace)[ \t]+(\w+)"
     r"|^[A-Za-z_][\w:*&<>, \t]{0,100}?[ *&](\w+)[ \t]*\(",
     kin="c",
@@ -249,18 +260,18 @@ _TABLE = (
     _json("jsonl", lines=True, extensions=(".jsonl", ".ndjson"), aliases=("ndjson",)),
     Language("markdown", _wheel("markdown"), "markdown", block_comment=_MARKUP_COMMENT, quotes="", prose=True,
              edits="markdown", extensions=(".md", ".markdown")),
-    _braced("go", _wheel("go"), "go", step="\t", quotes="\"'`", spanning="`",
+    _braced("go", _wheel("go"), "go", apart="if (a) {}", step="\t", quotes="\"'`", spanning="`",
             definitions=r"^func[ \t]+(?:\([^)\n]*\)[ \t]*)?(\w+)|^(?:type|var|const)[ \t]+(\w+)", names=GO,
             extensions=(".go",)),
-    Language("rust", _wheel("rust"), "rust", "//", ("{",), block_comment=_C_COMMENT, quotes='"', spanning='"',
-             prefixes="br",
+    Language("rust", _wheel("rust"), "rust", "//", ("{",), apart="if (a) {}", block_comment=_C_COMMENT,
+             quotes='"', spanning='"', prefixes="br", raw=((r"(?<=r)(#+)\"", r".*?(?P<end>\"\1)"),),
              definitions=r"^[ \t]*(?:pub(?:\([^)\n]*\))?[ \t]+)?(?:(?:async|const|unsafe)[ \t]+)*"
              r"(?:fn|struct|enum|union|trait|type|mod|static|const|macro_rules!)[ \t]+(\w+)",
              imports=_rust_imports, endings=(".rs", "/mod.rs"), names=RUST, extensions=(".rs",)),
     _c("c", _wheel("c"), "c", names=C, extensions=(".c", ".h")),
     _c("cpp", _wheel("cpp"), "cpp", names=CPP, extensions=(".cc", ".cpp", ".cxx", ".hpp", ".hh"),
        aliases=("cuda", "cuda-cpp")),
-    _braced("java", _wheel("java"), "java", names=JAVA, extensions=(".java",)),
+    _braced("java", _wheel("java"), "java", long_quotes=('"""',), names=JAVA, extensions=(".java",)),
     Language("html", _wheel("html"), "html", words=HTML, step="  ", block_comment=_MARKUP_COMMENT, quotes='"',
              extensions=(".html", ".htm")),
     Language("css", _wheel("css"), "css", None, ("{",), step="  ", block_comment=_C_COMMENT, extensions=(".css",)),
@@ -269,10 +280,11 @@ _TABLE = (
     Language("toml", _wheel("toml"), "toml", "#", step="  ", long_quotes=('"""', "'''"), edits="toml",
              extensions=(".toml",)),
     Language("shellscript", _wheel("bash"), "bash", "#", ("then", "do", "{"), words=SHELL,
-             heredoc=r"(?<![<\w])<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1", spanning="\"'",
+             heredoc=r"(?<![<\w])<<(?P<tabs>-)?[ \t]*(['\"]?)([A-Za-z_]\w*)\2", spanning="\"'",
              interpolations=("${", "$("), dollars=True, extensions=(".sh", ".bash", ".zsh"),
              files=(".bashrc", ".bash_profile", ".profile", ".zshrc", "pkgbuild"), aliases=("bash", "sh", "zsh")),
-    _braced("csharp", _wheel("c_sharp"), "c_sharp", extensions=(".cs",), aliases=("cs",)),
+    _braced("csharp", _wheel("c_sharp"), "c_sharp", directives=True, long_quotes=('"""',),
+            raw=((r"(?:@\$?|\$@)\"", r"(?:\"\"|[^\"])*(?P<end>\")(?!\")"),), extensions=(".cs",), aliases=("cs",)),
     Language("dockerfile", None, "dockerfile", "#", extensions=(".dockerfile",), files=("dockerfile", "containerfile")),
     Language("elixir", None, "elixir", "#", ("->",), words=ELIXIR, step="  ", extensions=(".ex", ".exs")),
     Language("elm", None, "elm", "--", ("=", "of", "let"), offside=True, extensions=(".elm",)),
@@ -281,13 +293,15 @@ _TABLE = (
     Language("go.mod", None, "gomod", "//", ("(",), extensions=(".mod",), aliases=("gomod",)),
     Language("haskell", None, "haskell", "--", ("=", "where", "do", "of"), offside=True, quotes='"',
              extensions=(".hs",)),
-    Language("hcl", _wheel("hcl"), "hcl", "#", ("{",), step="  ", quotes='"',
+    Language("hcl", _wheel("hcl"), "hcl", "#", ("{",), step="  ", quotes='"', heredoc=r"<<-?([A-Za-z_]\w*)$",
              extensions=(".hcl", ".tf"), aliases=("terraform",)),
     Language("julia", None, "julia", "#", words=JULIA, quotes='"', extensions=(".jl",)),
-    _braced("kotlin", _wheel("kotlin"), "kotlin", openers=("{", "->"), extensions=(".kt", ".kts")),
+    _braced("kotlin", _wheel("kotlin"), "kotlin", openers=("{", "->"), apart="if (a) {}", long_quotes=('"""',),
+            extensions=(".kt", ".kts")),
     Language("lisp", None, "commonlisp", ";", step="  ", quotes='"',
              extensions=(".lisp", ".cl"), aliases=("commonlisp",)),
-    Language("lua", _wheel("lua"), "lua", "--", words=LUA, step="  ", extensions=(".lua",)),
+    Language("lua", _wheel("lua"), "lua", "--", words=LUA, apart="if a then end", step="  ",
+             raw=((r"(?:--)?\[(=*)\[", r".*?(?P<end>\]\1\])"),), extensions=(".lua",)),
     Language("makefile", None, "make", "#", (":",), step="\t", tabs=True, dollars=True,
              extensions=(".mk",), files=("makefile", "gnumakefile", "bsdmakefile"), aliases=("make",)),
     _c("objective-c", None, "objc", extensions=(".m",), aliases=("objc",)),
@@ -297,14 +311,15 @@ _TABLE = (
             heredoc=r"<<<(['\"]?)([A-Za-z_]\w*)\1", extensions=(".php",)),
     Language("r", None, "r", "#", ("{",), step="  ", extensions=(".r",)),
     Language("restructuredtext", None, "rst", quotes="", prose=True, extensions=(".rst",), aliases=("rst",)),
-    Language("ruby", _wheel("ruby"), "ruby", "#", words=RUBY, step="  ",
+    Language("ruby", _wheel("ruby"), "ruby", "#", words=RUBY, apart="alias a b", step="  ",
              heredoc=r"<<[-~](['\"]?)([A-Z_]\w*)\1", extensions=(".rb", ".rake", ".gemspec"),
              files=("gemfile", "rakefile")),
-    _braced("scala", None, "scala", step="  ", extensions=(".scala", ".sc")),
+    _braced("scala", None, "scala", step="  ", long_quotes=('"""',), extensions=(".scala", ".sc")),
     Language("sql", _wheel("sql"), "sql", "--", ("(",), words=SQL, extensions=(".sql",)),
-    _braced("swift", _wheel("swift"), None, openers=("{", "in"), extensions=(".swift",)),
-    _braced("dart", None, None, step="  ", extensions=(".dart",)),
-    _braced("groovy", None, None, extensions=(".groovy", ".gradle")),
+    _braced("swift", _wheel("swift"), None, openers=("{", "in"), apart="if (a) {}", directives=True,
+            long_quotes=('"""',), extensions=(".swift",)),
+    _braced("dart", None, None, step="  ", long_quotes=('"""', "'''"), extensions=(".dart",)),
+    _braced("groovy", None, None, long_quotes=('"""', "'''"), extensions=(".groovy", ".gradle")),
     _braced("zig", None, None, block_comment=None, extensions=(".zig",)),
     _braced("proto3", None, None, step="  ", extensions=(".proto",), aliases=("proto", "protobuf")),
     _braced("scss", _wheel("scss"), None, step="  ", extensions=(".scss",)),

@@ -1,7 +1,7 @@
 """The words that open and close blocks, in languages that do without braces. The lexer reads them as brackets."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 
@@ -11,18 +11,20 @@ class Words:
 
     A word counts where a statement may begin: at the start of a line, or where the line before it matches `after`.
     Those in `anywhere` count in every place. A `do` in the line of one of the `loops` opens nothing more. A line that
-    begins with one of the `middles` begins another part of a block. `patterns`: in a `case`, ")" may end a pattern.
-    A definition that matches `endless` has no block. `body` stands for a body that is not written yet.
+    begins with one of the `middles` begins another part of a block that one of its words has opened, or any if it has
+    none. `patterns`: in a `case`, ")" may end a pattern. A definition that matches `endless` has no block. `body`
+    stands for a body that is not written yet. `commands`: the start of a statement is another statement.
     """
 
     closers: dict[str, str]
     after: str = r"[=(\[{,;|&!]\s*\Z"
     anywhere: frozenset[str] = frozenset()
     loops: frozenset[str] = frozenset()
-    middles: frozenset[str] = frozenset()
+    middles: dict[str, str] = field(default_factory=dict)
     patterns: bool = False
     endless: str = r"(?!)"
     body: str = ""
+    commands: bool = False
 
     @property
     def pattern(self) -> str:
@@ -50,6 +52,12 @@ class Words:
         found = re.match(r"\s*([\w;]+)", line)
         return found is not None and found[1] in self.middles
 
+    def openers(self, line: str) -> set[str]:
+        """The words of which one must be open where such a line begins; none if any line may stand there."""
+        found = re.match(r"\s*(\w+)(?![\w?!:=(.-])", line)
+        word = found[1] if found else ""
+        return {*self.middles.get(word, "").split(), *(one for one, closer in self.closers.items() if closer == word)}
+
     def _counts(self, word: str, line: str) -> bool:
         return word in self.anywhere or not line.strip() or bool(re.search(self.after, line))
 
@@ -67,6 +75,7 @@ class Tags:
 
     patterns: ClassVar[bool] = False
     body: ClassVar[str] = ""
+    commands: ClassVar[bool] = False
 
     @property
     def pattern(self) -> str:
@@ -83,6 +92,9 @@ class Tags:
     def closer(self, tag: str) -> str:
         return f"</{tag[1:].rstrip(' >')}>"
 
+    def openers(self, line: str) -> set[str]:
+        return set()
+
     def turns(self, line: str) -> bool:
         return self.html and bool(re.fullmatch(rf"\s*<({_OPTIONAL})\b(?:(?!</\1).)*>", line))
 
@@ -94,41 +106,49 @@ def _to(closer: str, words: str) -> dict[str, str]:
 SHELL = Words(
     _to("fi", "if") | _to("done", "for while until select") | _to("esac", "case"),
     after=r"(?:[;|&(){}!`]|\b(?:then|do|else|elif|if|while|until|time))\s*\Z",
-    middles=frozenset(["else", "elif", "then", "do"]),
+    middles={"else": "if", "elif": "if", "then": "if", "do": "for while until select"},
     patterns=True,
     body=":",
+    commands=True,
 )
 RUBY = Words(
     _to("end", "def class module if unless while until for case begin do"),
     after=r"(?:[=(\[{,;|&!]|\b(?:then|do|else|return|and|or|not|private|protected|public|private_class_method))\s*\Z",
     anywhere=frozenset(["do", "end"]),
     loops=frozenset(["while", "until", "for"]),
-    middles=frozenset(["else", "elsif", "when", "in", "rescue", "ensure"]),
+    middles={
+        "else": "if unless case begin def do for while until",
+        "elsif": "if unless",
+        "when": "case",
+        "in": "case",
+        "rescue": "begin def do class module",
+        "ensure": "begin def do class module",
+    },
     endless=r"def\s+[\w.]+[?!]?\s*(?:\([^()]*\))?\s*=\s",
 )
 LUA = Words(
     _to("end", "function if for while do") | _to("until", "repeat"),
     after=r"(?:;|\b(?:then|do|else|return))\s*\Z",
     anywhere=frozenset(["function", "end", "until"]),
-    middles=frozenset(["else", "elseif"]),
+    middles={"else": "if", "elseif": "if"},
 )
 ELIXIR = Words(
     _to("end", "do fn"),
     anywhere=frozenset(["do", "fn", "end"]),
-    middles=frozenset(["else", "rescue", "catch", "after"]),
+    middles=dict.fromkeys(["else", "rescue", "catch", "after"], ""),
 )
 JULIA = Words(
     _to("end", "function if for while let begin try do struct mutable module macro quote"),
     anywhere=frozenset(["do", "end"]),
-    middles=frozenset(["else", "elseif", "catch", "finally"]),
+    middles=dict.fromkeys(["else", "elseif", "catch", "finally"], ""),
 )
 SQL = Words(
     _to("end", "begin case loop") | _to("END", "BEGIN CASE LOOP"),
     anywhere=frozenset(["case", "CASE", "loop", "LOOP", "end", "END"]),
-    middles=frozenset(["else", "ELSE", "exception", "EXCEPTION"]),
+    middles=dict.fromkeys(["else", "ELSE", "exception", "EXCEPTION"], ""),
 )
 CMAKE = Words(
     _to("endif", "if") | _to("endforeach", "foreach") | _to("endwhile", "while"),
-    middles=frozenset(["else", "elseif"]),
+    middles=dict.fromkeys(["else", "elseif"], ""),
 )
 HTML, XML = Tags(), Tags(html=False)

@@ -10,7 +10,7 @@ from caesura.server.answers.indentation import indented
 from caesura.server.answers.repeats import is_alike, without_next_line
 from caesura.server.context.context import NEAR, USUAL_LINES, Context, line_after, line_before, opens_block
 from caesura.server.languages import UNKNOWN, Language, language
-from caesura.server.text.lexer import PARTNER, Scan, closes, indent_of
+from caesura.server.text.lexer import PARTNER, Scan, closes, heredocs, indent_of, literal_lines
 
 _SENTINEL = re.compile(  # the special tokens of models' prompts
     r"<[|\uff5c][^|\uff5c<>\n]{1,40}[|\uff5c]>|</s>|<(?:fim_\w+|endoftext|file_sep|repo_?name|SUF|MID|EOT)>|\[MASK\]"
@@ -25,6 +25,7 @@ _LAST_BREAK = re.compile(r".*(\r\n|\r|(?<!\r)\n)", re.DOTALL)
 _FIRST_BREAK = re.compile(r"(\r\n|\r|\n)")
 _ENDS = re.compile(r"(?<=[\w)\]}\"'`;])(?!\w)")  # possible ends of words, brackets, strings and statements
 _CONTINUES = re.compile(r"[ \t]*[\w(\[\"'`]|(?<=\w)[.]")  # the expression continues
+_GOES_ON = re.compile(r"\s*(?:[{?.]|&&|\|\||(?:else|catch|finally)\b)")  # a line that belongs to the one above
 STATEMENT, EXPRESSION, WORD, INSIDE, IN_STRING = range(5)  # grades of an end, the best first
 
 
@@ -55,15 +56,6 @@ def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]
         else:
             grade = WORD if _CONTINUES.match(text, end) else EXPRESSION
         yield end, grade
-
-
-def heredocs(text: str, row: Language) -> Iterator[tuple[int, int]]:
-    """The here-documents of `text`, each from the start of its command's line to the end of the line that ends it; to
-    beyond the text where that is missing. No part of one is worth anything: its command would wait for the keyboard."""
-    for found in re.finditer(row.heredoc, text) if row.heredoc else ():
-        blanks = "" if re.match(r"<<[^-~<]", found[0]) else r"[ \t]*"  # after a plain `<<` the last line has none
-        end = re.compile(rf"^{blanks}{found[2]}\b", re.MULTILINE).search(text, found.end())
-        yield text.rfind("\n", 0, found.start()) + 1, end.end() if end else len(text) + 1
 
 
 def _opens_quote(text: str, end: int, row: Language) -> bool:
@@ -155,15 +147,14 @@ def _within(text: str, context: Context, row: Language, before: str) -> str:
         least = len(context.indent) + opens_block(before, row)
     else:
         least = len(context.indent) + len(indent_of(first))
-    lines, documents = [first], list(heredocs(text, row))
-    at = len(first) + 1
-    for line in rest:
-        document = any(start < at < last for start, last in documents)
-        outside = len(indent_of(line)) < least and line.strip() and not document
+    lines, literal, conditions = [first], literal_lines(text, row, before), int(first.lstrip().startswith("#if"))
+    for number, line in enumerate(rest, 1):
+        directive = line.startswith("#") and conditions and row.directives
+        outside = len(indent_of(line)) < least and line.strip() and number not in literal and not directive
         if outside and (row.offside or not closes(line, row)):
             break
         lines.append(line)
-        at += len(line) + 1
+        conditions += line.lstrip().startswith("#if") - line.lstrip().startswith("#endif")
     return _low_enough(_inside("\n".join(lines), context, row).split("\n"), context)
 
 
@@ -175,10 +166,12 @@ def _low_enough(lines: list[str], context: Context) -> str:
         return "\n".join(lines)
     scan, kept, height = _open_at_hole(context), 0, 0
     base = len(scan.open)
+    row = language(context.language)
     for index, line in enumerate(lines):
         height += bool(line.strip())
         scan.feed(line + "\n")
-        if height <= most and len(scan.open) <= base and not scan.quote:
+        goes_on = "{" in row.openers and _GOES_ON.match("\n".join(lines[index + 1 : index + 2]))
+        if height <= most and len(scan.open) <= base and not scan.quote and not goes_on:
             kept = index + 1
     return "\n".join(lines[:kept] if kept else lines)
 
@@ -195,7 +188,7 @@ def _inside(text: str, context: Context, row: Language) -> str:
         if quote and not scan.quote and len(scan.open) == depth:
             if spans and context.suffix.count(quote) % 2 == 0:
                 return text  # nothing else ends the string
-            leaves.append(end - len(quote))
+            leaves.append(begin)
             quote = ""
         elif len(scan.open) < depth and not _turns(_line_at(before + text + after, len(before) + end - 1), row):
             leaves.append(begin)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from caesura.server.context.context import Context, line_before, opener_above, opens_block
 from caesura.server.languages import Language, language
-from caesura.server.text.lexer import closes, indent_of
+from caesura.server.text.lexer import closes, indent_of, literal_lines
 
 MOSTLY = 2 / 3  # share of the bodies of a file that have its step; else the file has no step of its own
 _AS_DEEP = re.compile(  # lines that may be as deep as what they are in: items, directives, labels, patterns of a shell
@@ -41,8 +41,9 @@ def _reindented(text: str, context: Context, row: Language, before: str) -> str:
     """`text` with the file's tabs or spaces and steps in every line that the fill begins. The body of an empty block is
     at least one step deeper than its opener."""
     lines = text.split("\n")
-    count = len(lines) - 1 if before else len(lines)
-    lines, own = lines[: len(lines) - count], lines[len(lines) - count :]
+    first = 1 if before else 0
+    lines, own, theirs = lines[:first], lines[first:], lines[first:]
+    literal = literal_lines(text, row, before)
     unit, certain = _indent_unit(context)
     if unit == "\t":
         old = " " * (4 if all(len(indent_of(line)) % 4 == 0 for line in own if line.startswith(" ")) else 2)
@@ -53,7 +54,8 @@ def _reindented(text: str, context: Context, row: Language, before: str) -> str:
         own = _stepped(lines, own, len(context.indent), len(unit), row) if certain and unit != "\t" else own
         if not before.strip():
             own = _deepened(lines, own, context, row, before, unit)
-    return "\n".join([*lines, *own])
+    both = enumerate(zip(own, theirs, strict=True), first)
+    return "\n".join([*lines, *(old if number in literal else line for number, (line, old) in both)])
 
 
 def _indent_unit(context: Context) -> tuple[str, bool]:

@@ -9,12 +9,12 @@ from functools import cache
 
 import tree_sitter
 
-from caesura.server.answers.finish import INSIDE, ends
+from caesura.server.answers.finish import STATEMENT, WORD, ends
 from caesura.server.answers.members import ClassMembers
 from caesura.server.answers.readers import reads
 from caesura.server.context.context import NEAR, Context, line_after, line_before, opens_block
 from caesura.server.languages import Language, grammar, language
-from caesura.server.text.lexer import CLOSER, Scan
+from caesura.server.text.lexer import CLOSER, Scan, closes, indent_of
 
 MAX_WHOLE = 60_000  # most bytes of a file that is parsed whole before anything is cut
 MAX_WINDOW = 200_000  # most bytes parsed around the hole; in a larger window every insertion counts as sound
@@ -25,6 +25,12 @@ _BRACE_ALONE = re.compile(r"\n[ \t]*\{[ \t]*\r?\n")
 _DECLARES = re.compile(r"\b(?:class|enum|interface|namespace|record|struct|union)\b")
 _BEFORE_BRACE = string.ascii_letters + string.digits + "_)>"
 _FIRST_WORD = re.compile(r"\w+")
+_TAKES_LINE = {True: re.compile(r"(?:\\|\||&&)\Z"), False: re.compile(r"\\\Z")}  # the end of a line, in a shell or not
+_ASSIGNS = re.compile(r"[ \t]*(?:[-+*/%|&^:?.]{1,3})?=(?![=>~])")
+_CALL = re.compile(r"\s*(?!(?:if|for|foreach|while|switch|catch|using|lock|fixed)\b)[\w.:>-]+\(.*\)")  # no header
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(if|endif|else|elif)", re.MULTILINE)
+_BEFORE_DECLARATION = re.compile(r"\s*(?:@|#?\[|template\b).*[\w)\]>]")  # attributes and decorators, as a whole line
+_DECLARATIONS = ("class a {}", "int a();", "a() {}", "a: u8,", "a,", "def a(): pass", "function a() {}")
 _DEMANDS = {"try": (" finally {}", " catch (...) {}"), "do": (" while (0);",)}  # after the block of that word
 
 
@@ -43,6 +49,8 @@ class SyntaxGate:
         self._window: ParseWindow | None = None
         self._alone = _BRACE_ALONE.search(text, max(0, start - NEAR), end + NEAR) is not None
         self._members: ClassMembers | None = None
+        self._commands = self._row.words is not None and self._row.words.commands
+        self._lone: int | None = None  # the errors with a statement alone in the hole
 
     def __repr__(self) -> str:
         return f"<SyntaxGate {self._row.id} {self._start}:{self._end} {self._window}>"
@@ -52,7 +60,7 @@ class SyntaxGate:
         window = self._opened()
         if window is None:
             return True
-        if self._known(insert) != insert:
+        if self._known(insert) != insert or self._placed(insert) != insert:
             return False
         if not self._no_worse(window, insert, self._errors_with(window, insert)):
             window = self._widened(window)
@@ -64,7 +72,7 @@ class SyntaxGate:
         """The best sound start of `insert`, or an empty string. A start that repairs a broken text precedes longer
         ones."""
         window = self._opened()
-        if window is None or not (insert := self._known(insert)):
+        if window is None or not (insert := self._placed(self._known(insert))):
             return insert
         if errors := self._errors_with(window, insert):
             window = self._widened(window)
@@ -87,6 +95,32 @@ class SyntaxGate:
         if self._members is None:
             self._members = ClassMembers(self._row, self._text.encode(), *self._bytes(), self._tree)
         return self._members.known_lines(insert)
+
+    def _placed(self, insert: str) -> str:
+        """The lines of `insert` before the first that ends or continues a block that is not open, as `done` does, which
+        the grammar may read as a name."""
+        words, above = self._row.words, self._text[: self._start]
+        if self._context.scope != "code":
+            return insert
+        if self._row.directives and "#" in insert:
+            marks = _DIRECTIVE.findall(above)
+            open_ = marks.count("if") - marks.count("endif")
+            for found in _DIRECTIVE.finditer(insert):
+                if open_ <= 0 and found[1] != "if":
+                    return insert[: max(0, found.start() - 1)]
+                open_ += (found[1] == "if") - (found[1] == "endif")
+        if words is None or not any(map(words.openers, insert.split("\n"))):
+            return insert
+        scan, at = Scan(self._row).feed(above[-NEAR:]), 0
+        if len(above) > NEAR or scan.quote:
+            return insert  # what is open may have begun further up
+        for line in insert.split("\n"):
+            wanted = words.openers(line) if at or not line_before(above, len(above)).strip() else set()
+            if wanted and not any(bracket.mark in wanted for bracket in scan.open):
+                return insert[: max(0, at - 1)]
+            scan.feed(line + "\n")
+            at += len(line) + 1
+        return insert
 
     def _readable(self, insert: str) -> str:
         """The whole lines of `insert` with which a TOML or YAML document can be read, if it can be read without the
@@ -124,7 +158,12 @@ class SyntaxGate:
         body = insert.rstrip()
         tail = insert[len(body) :]
         tail = tail if "\n" in tail or "\r" in tail else ""
-        rated = sorted((grade, -at) for at, grade in ends(body, self._context) if grade < INSIDE and at < len(body))
+        lowest = STATEMENT if self._commands else WORD  # a part of a command does something else
+        rated = sorted(
+            (grade, -at)
+            for at, grade in ends(body, self._context)
+            if grade <= lowest and at < len(body) and not _ASSIGNS.match(body, at)
+        )
         return [body[:-at] + tail for _, at in rated]
 
     def _opened(self) -> "ParseWindow | None":
@@ -141,6 +180,7 @@ class SyntaxGate:
         may hold only a part of it."""
         if not window.whole and len(source := self._text.encode()) <= min(MAX_WHOLE, MAX_WINDOW):
             window = self._window = ParseWindow(self._row, source, *self._bytes(), None)
+            self._lone = None
         return window
 
     def _bytes(self) -> tuple[int, int]:
@@ -151,6 +191,8 @@ class SyntaxGate:
         """The number of errors with `insert`. A block that it opens at the end of a line is no error: the user writes
         the rest of it next. `brace`: so is a header whose brace comes on the next line."""
         errors = window.errors_with(insert)
+        if not errors and self._takes_next_line(window, insert):
+            return 1
         if errors and not line_after(self._text, self._end).strip():
             text = line_before(self._text, self._start) + insert
             for rest in rests(text, self._row, brace=brace, alone=self._alone):
@@ -159,22 +201,50 @@ class SyntaxGate:
                     break
         return errors
 
+    def _takes_next_line(self, window: "ParseWindow", insert: str) -> bool:
+        """True if the next line of the document becomes the rest of a statement of `insert`: a line there with which
+        no statement can go on is an error."""
+        before, rest = line_before(self._text, self._start), line_after(self._text, self._end)
+        if window.errors or before.strip() or rest.strip() or insert.strip() == self._hole.strip():
+            return False
+        last = (before + insert).rstrip().rpartition("\n")[2]
+        following = line_after(self._text, self._end + len(rest) + 1)
+        depth = len(indent_of(following).expandtabs())
+        if not following.strip() or depth > len(indent_of(last).expandtabs()):
+            return False
+        if closes(following, self._row) or following.lstrip()[0] in ".?:&|{":
+            return False
+        goes_on, above = _TAKES_LINE[self._commands], self._text[: self._start].rpartition("\n")[0]
+        if goes_on.search(last) and not goes_on.search(above):
+            return True
+        begun = last.endswith("=>") or _BEFORE_DECLARATION.fullmatch(last) or opens_block(last, self._row)
+        if not self._row.apart or begun:
+            return False
+        if self._lone is None:
+            self._lone = window.errors_with("\n" + self._row.apart)
+        return not self._lone and window.errors_with(f"{insert}\n{self._row.apart}") > 0
+
 
 def rests(text: str, row: Language, *, brace: bool, alone: bool) -> Iterator[str]:
     """What may follow whole lines that open a block at their end: a body, what closes the block, and what the grammar
-    demands after that. Nothing if they open none. `brace`: the block's brace may come on the next line, which is usual
-    if it stands `alone` in this file."""
-    *_, last = text.rstrip().split("\n")
-    if last.lstrip().startswith("#if") and row.comment != "#":
-        yield "\n#endif"
+    demands after that. Or a declaration, after attributes alone. Nothing after other lines. `brace`: the block's brace
+    may come on the next line, which is usual if it stands `alone` in this file."""
+    *_, last = lines = text.rstrip().split("\n")
+    conditions = sum(line.lstrip().startswith("#if") - line.lstrip().startswith("#endif") for line in lines)
+    if conditions > 0 and row.directives:
+        yield "\n#endif" * conditions
     scan = Scan(row).feed(text)
     if scan.quote or scan.comment:
         return
+    if _BEFORE_DECLARATION.fullmatch(last):
+        yield from (f"\n{indent_of(last)}{declaration}" for declaration in _DECLARATIONS)
     innermost = scan.open[-1].mark if scan.open else ""
     body = row.words.body if row.words and innermost != "case" else ""
     if last[-1:] not in CLOSER and not opens_block(last, row):
         alone = alone or _DECLARES.search(last) is not None
         if not brace or "{" not in row.openers or last[-1:] not in (_BEFORE_BRACE if alone else ")"):
+            return
+        if not alone and _CALL.fullmatch(last):
             return
         body = "{}"
     closed = f"\n{body}\n{scan.closers}"

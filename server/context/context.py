@@ -31,6 +31,7 @@ _WORD = re.compile(r"\w+")
 _LABEL = re.compile(r"\s*(?:case\b.*|default\s*):")  # of a switch
 _LAST_WORD = re.compile(r"\w*\Z")
 _CONTROL = re.compile("and|assert|await|case|catch|elif|else|except|for|if|in|match|not|or|return|switch|while|yield")
+_GROUP = re.compile("import|const|var|type")  # of declarations in parentheses, after a blank
 _STRINGS = ("string", "quote_scalar")  # parts of node types
 _CODE_IN_STRINGS = ("interpolation", "substitution", "expansion", "concatenated")
 CLOSERS = frozenset(")]}>\"'`")  # inserted by editors after the cursor
@@ -219,6 +220,8 @@ def _began_above(text: str, line: int, row: Language, tree: tree_sitter.Tree) ->
     node, string = tree.root_node.descendant_for_byte_range(byte, byte), None
     while node is not None and not any(part in node.type for part in _CODE_IN_STRINGS):
         if node.start_byte < byte < node.end_byte:
+            if ("comment" in node.type or "string" in node.type) and (raw := Scan(row).feed(_head(text, node))).raw:
+                return raw
             if "comment" in node.type:
                 opening, closing = row.block_comment or ("", "")
                 return Scan(row, comment=closing if _head(text, node).startswith(opening) else "")
@@ -244,6 +247,8 @@ def _in_arguments(text: str, near: int, scan: Scan) -> bool:
         return False
     before = text[near : near + scan.open[-1].at].rstrip(" ")
     word = _LAST_WORD.findall(before)[0]
+    if _GROUP.fullmatch(word) and text[near + scan.open[-1].at - 1] == " ":
+        return False
     return before[-1:] in (")", "]", ">", "!") or bool(word and not _CONTROL.fullmatch(word))
 
 

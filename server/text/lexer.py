@@ -34,6 +34,8 @@ class Scan:
     def __init__(self, row: Language, quote: str = "", comment: str = "") -> None:
         self.row, self.quote, self.comment = row, quote, comment
         self.text = ""
+        self.raw: re.Pattern[str] | None = None  # all of the open raw string or comment, from `_raw_at` up to its end
+        self._raw_at = 0
         self.open: list[Bracket] = []
         self.faults = 0
         self._interpolates = False  # "{" begins code in the open string
@@ -48,6 +50,7 @@ class Scan:
         other = Scan(self.row, self.quote, self.comment)
         other.text, other.open, other.faults = self.text, self.open.copy(), self.faults
         other._interpolates, other._begins = self._interpolates, self._begins
+        other.raw, other._raw_at = self.raw, self._raw_at
         return other
 
     def feed(self, text: str) -> "Scan":
@@ -66,9 +69,17 @@ class Scan:
         """Feed `text`; yield after each mark, with its start and its end."""
         done = before = len(self.text)
         self.text += text
-        while found := _marks(self.row).search(self.text, done):
-            done = self._take(found[0], found.start())
-            yield found.start() - before, done - before
+        while (
+            found := self.raw.match(self.text, self._raw_at) if self.raw else _marks(self.row).search(self.text, done)
+        ):
+            start = found.start("end") if self.raw else found.start()
+            done = self._leave(found.end()) if self.raw else self._take(found[0], start)
+            yield start - before, done - before
+
+    def _leave(self, end: int) -> int:
+        """Handle the end of the raw string or comment."""
+        self.raw, self.quote, self.comment = None, "", ""
+        return end
 
     @property
     def closers(self) -> str:
@@ -85,6 +96,12 @@ class Scan:
                 self.comment = ""
         elif self.quote:
             return self._take_in_string(mark, at)
+        elif ending := _raw_ending(self.row, self.text, at, mark):
+            self.raw, self._raw_at = ending, end
+            if self.row.comment and mark.startswith(self.row.comment):
+                self.comment = mark
+            else:
+                self.quote = mark
         elif mark == self.row.comment:
             self.comment = "\n"
         elif self.row.block_comment and mark == self.row.block_comment[0]:
@@ -173,13 +190,21 @@ class Scan:
 @cache
 def _marks(row: Language) -> re.Pattern[str]:
     comments = (*(row.block_comment or ()), *filter(None, [row.comment]))
-    parts = [r"\\."]
+    parts = [r"\\.", *(opening for opening, _ in row.raw)]
     parts += [r"(?<![\w$&{:])" + re.escape(mark) if mark in ("#", "//") else re.escape(mark) for mark in comments]
     parts += [re.escape(mark) for mark in (*row.long_quotes, *row.interpolations)]
     parts += [row.words.pattern] if row.words else []
     if row.quotes and "'" not in row.quotes:
         parts.append(r"'(?:[^'\\\n]|\\[^'\n]{1,8}|\\')'")  # a character literal
     return re.compile("|".join([*parts, r"[()\[\]{}\"'`\n]"]), re.DOTALL)
+
+
+def _raw_ending(row: Language, text: str, at: int, mark: str) -> re.Pattern[str] | None:
+    """The pattern for all after `mark`, at `at` of the text, if that begins a raw string or comment."""
+    for opening, ending in row.raw:
+        if (found := re.compile(opening).match(text, at)) and found[0] == mark:
+            return re.compile(found.expand(ending) if found.re.groups else ending, re.DOTALL)
+    return None
 
 
 def _closer(mark: str, row: Language) -> str:
@@ -194,6 +219,32 @@ def closes(line: str, row: Language) -> bool:
         return True
     word = re.match(r"\w+|</[\w:-]+", bare)
     return row.words is not None and word is not None and (row.words.closes(word[0], "") or row.words.turns(bare))
+
+
+def heredocs(text: str, row: Language) -> Iterator[tuple[int, int]]:
+    """The here-documents of `text`, each from the start of its command's line to the end of the line that ends it; to
+    beyond the text where that is missing. No part of one is worth anything: its command would wait for the keyboard."""
+    for found in re.finditer(row.heredoc, text, re.MULTILINE) if row.heredoc else ():
+        blanks = "" if re.match(r"<<[^-~<]", found[0]) else r"[ \t]*"  # after a plain `<<` the last line has none
+        blanks = r"\t*" if "tabs" in found.re.groupindex and found["tabs"] else blanks
+        end = re.compile(rf"^{blanks}{found[found.lastindex or 0]}\b", re.MULTILINE).search(text, found.end())
+        yield text.rfind("\n", 0, found.start()) + 1, end.end() if end else len(text) + 1
+
+
+def literal_lines(text: str, row: Language, before: str) -> set[int]:
+    """The numbers of the lines of `text`, after the line `before`, that begin in a string or here-document that `text`
+    begins: their blanks are part of it."""
+    found, at = set[int](), 0
+    scan, documents = Scan(row).feed(before), list(heredocs(text, row))
+    typed = bool(scan.quote)
+    for number, line in enumerate(text.split("\n")):
+        document = any(first < at < last for first, last in documents)
+        if document or (scan.quote and not typed):
+            found.add(number)
+        if not document:
+            scan.feed(line + "\n")
+        at += len(line) + 1
+    return found
 
 
 def indent_of(line: str) -> str:

@@ -273,7 +273,10 @@ def test_a_docstring_is_not_cut_within_its_marks_nor_before_its_first_word(sourc
     [
         ("usage() {\n  |\n}\n", "cat <<EOF\ntool 1.0\nEOF", "cat <<EOF\ntool 1.0\nEOF"),
         ("usage() {\n  |\n}\n", "cat <<EOF\ntool 1.0", ""),
-        ("usage() {\n|\n}\n", "cat <<EOF\ntool 1.0\nEOF", ""),  # indented, its last line would end nothing
+        ("usage() {\n|\n}\n", "cat <<EOF\ntool 1.0\nEOF", "    cat <<EOF\ntool 1.0\nEOF"),
+        ("usage() {\n  |\n}\n", "cat <<EOF\n  tool 1.0\n  EOF", ""),  # its last line ends nothing
+        ("usage() {\n  |\n}\n", "cat <<-EOF\n  tool 1.0\n  EOF", ""),  # nor after blanks
+        ("usage() {\n  |\n}\n", "cat <<-EOF\n\ttool 1.0\n\tEOF", "cat <<-EOF\n\ttool 1.0\n\tEOF"),
         ("usage() {\n  |\n}\n", "echo one\n  cat <<-'END'\n  two", "echo one"),
         ("while getopts ab o; do\n  case $o in\n    a) x=1 ;;\n    |\n", "b) y=2 ;;", "b) y=2 ;;"),
         ("for f in *; do\n  |\n", 'echo "$f"\ndone', 'echo "$f"\ndone'),
@@ -285,3 +288,33 @@ def test_a_shell_script_keeps_what_belongs_together(source: str, fill: str, kept
     found = finish(fill, around)
     assert found == kept
     assert all(found[:end].count("<<") in (0, found[:end].count("EOF") / 2) for end, _ in ends(found, around))
+
+
+@pytest.mark.parametrize(
+    ("language", "source", "fill"),
+    [
+        ("shellscript", "f() {\n  |\n}\n", "awk '\n/x/ { print }\n' \"$1\""),
+        ("python", "def f():\n    |\n\n\ny = 1\n", 'x = """\nabc (\n"""\n    return x'),
+        ("javascript", "function f() {\n  |\n}\n", "const x = `\nabc (\n`;\n  return x;"),
+        ("go", "func f() {\n\t|\n}\n", "x := `a (\n{`"),
+        ("rust", "fn f() {\n    |\n}\n", 'let x = r#"a " (\n"#;'),
+        ("cpp", "void f() {\n  |\n}\n", 'auto x = R"-(a " (\n)-";'),
+        ("lua", "function f()\n  |\nend\n", "local x = [==[\nit's (\n]==]"),
+        ("lua", "function f()\n  |\nend\n", "--[[ it's (\n  b ]]"),
+        ("lua", "function f()\n  |\nend\n", "local x = a[b[1]]"),
+        ("csharp", "void F()\n{\n    |\n}\n", 'var x = @"c:\\";'),
+        ("csharp", "void F()\n{\n    |\n}\n", 'var x = @"a ""b"" (\nc";'),
+        ("csharp", "void F()\n{\n    |\n}\n", 'var x = """\n    a " (\n    """;'),
+        ("java", "void f() {\n    |\n}\n", 'var x = """\n        a " (\n        """;'),
+        ("hcl", 'a "b" {\n  |\n}\n', "c = <<EOF\nhello (\nEOF"),
+        ("cpp", "void f() {\n  |\n}\n", "#ifdef X\n  y();\n#endif"),
+        (
+            "csharp",
+            "void F()\n{\n    |\n}\n",
+            "try\n    {\n        x();\n    }\n    catch (E e)\n    {\n        y();\n    }",
+        ),
+        ("go", 'import (\n\t"fmt"\n\t|\n)\n', '"os"\n\t"strings"'),
+    ],
+)
+def test_lines_left_of_the_hole_and_lines_that_others_need_stay(language: str, source: str, fill: str) -> None:
+    assert finish(fill, marked(source, language, parse=True, following=True)) == fill

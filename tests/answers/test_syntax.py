@@ -39,6 +39,25 @@ def gate(source: str, name: str = "python", *, parse: bool = True) -> SyntaxGate
         ('{"a": ¦}\n', "json", "[1, 2]", "[1, 2]"),
         ('{"a": 1¦}\n', "json", ", b", ""),
         ("a ¦\n", "klingon", ") (", ") ("),  # no grammar, no judgement
+        # a word that the grammar reads as a name
+        ("f() {\n  ¦\n}\n", "shellscript", "done < <(find .)", ""),
+        ("f() {\n  ¦\n}\n", "shellscript", "x=1\n  else\n  y=1", "x=1"),
+        ("if a; then\n  b\n¦\nfi\n", "shellscript", "else\n  c", "else\n  c"),
+        ("def f\n  ¦\nend\n", "ruby", "when 1", ""),
+        ("function f()\n  ¦\nend\n", "lua", "else", ""),
+        ("void f() {\n  ¦\n}\n", "cpp", "#endif", ""),
+        ("#if A\nint a;\n¦\n", "cpp", "#endif", "#endif"),
+        # a start that is another command, or that takes the next line
+        ("f() {\n  ¦\n}\n", "shellscript", "awk '", ""),
+        ("f() {\n  ¦\n  y\n}\n", "shellscript", "foo |", ""),
+        ("function f()\n  ¦\n  y()\nend\n", "lua", "return x", ""),
+        ("function f()\n  ¦\nend\n", "lua", "return x", "return x"),
+        ("def f\n  ¦\n  y\nend\n", "ruby", "x +", "x"),
+        ("def f\n  ¦\nend\n", "ruby", "x = /a", ""),
+        ("void f() {\n  ¦\n  y();\n}\n", "cpp", "int x", ""),
+        ("void f() {\n  ¦\n  y();\n}\n", "cpp", "if (x)", "if (x)"),
+        ("fn f() {\n    ¦\n    y();\n}\n", "rust", 'let x = r#"a', ""),
+        ("func f() {\n\t¦\n\ty()\n}\n", "go", "if x {\n\t\tz()", ""),  # no header, though it ends in a bracket
     ],
 )
 def test_no_new_error_stands_beside_an_insertion(source: str, name: str, insert: str, left: str, parse: bool) -> None:
@@ -136,9 +155,14 @@ def test_the_ends_of_a_text_are_places_too(source: str, name: str) -> None:
         ("int a;\n¦\nint b;\n", "c", "#ifdef DEBUG"),
         ("<body>\n¦\n</body>\n", "html", '<div class="card">'),
         ("class A\n{\n    ¦\n}\n", "csharp", "public int Size(int of)"),
+        ("class A\n{\n    ¦\n}\n", "csharp", "[Fact]"),
+        ("class A {\n    ¦\n}\n", "java", "@Override"),
+        ("class A:\n    ¦\n", "python", "@property"),
+        ("class A {\n  ¦\n};\n", "cpp", "template <typename T>"),
+        ("struct A {\n    ¦\n}\n", "rust", "#[serde(default)]"),
     ],
 )
-def test_a_line_that_opens_a_block_stays(source: str, name: str, header: str) -> None:
+def test_a_line_that_opens_a_block_or_a_declaration_stays(source: str, name: str, header: str) -> None:
     assert gate(source, name).shortened(header) == header
 
 
