@@ -30,8 +30,8 @@ from caesura.engine.canvas import prompts, vocabulary
 from caesura.engine.methods.verify import search
 from caesura.engine.models import Model
 from caesura.gaps import TextGap, at_cursor
-from caesura.server.answers.finish import finish
 from caesura.server.context.neighbours import choose
+from caesura.server.infill.insert import finish
 from caesura.server.options import Options
 
 import neighbours  # isort: skip  (beside this script)

@@ -4,7 +4,7 @@
 
 Places are cut from the files of checked-out repositories; the author's text goes through what finishes and judges ghost
 text. One row a language: how many of each kind of place come out whole, and how many empty bodies are holes of the kind
-"block". `--lost` prints what is lost of a kind; `--keep` writes the files of tests/answers/test_true_text.py.
+"block". `--lost` prints what is lost of a kind; `--keep` writes the files of tests/infill/test_true_text.py.
 """
 
 import argparse

@@ -9,9 +9,9 @@ from caesura import wire
 from caesura.characters import visible
 from caesura.client.backend import job_id
 from caesura.schema.document import Schema
-from caesura.server.answers.finish import finish, is_half
-from caesura.server.answers.syntax import SyntaxGate
 from caesura.server.context.context import Context, HoleKind, context, hole
+from caesura.server.infill.check import SyntaxGate
+from caesura.server.infill.insert import finish, is_half
 from caesura.server.languages import language
 from caesura.server.options import Options
 from caesura.server.structured import edits

@@ -19,7 +19,7 @@ from caesura.server.libraries import (
 
 @dataclass(frozen=True, eq=False)
 class MemberRules:
-    """`queries` are files in the folder of that name; together they are the query that answers/members.py describes.
+    """`queries` are files in the folder of that name; together they are the query that infill/members.py describes.
     `reads` finds the members that a text reads; a text that matches `unseen` may have members which it does not show.
     `functions` are the nodes that have a receiver of their own. Every object has the `known` members. A base or a
     decorator that matches `plain` adds none, and a base from `builtins` only those of that class."""

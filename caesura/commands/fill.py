@@ -34,12 +34,12 @@ from caesura.commands.common import (
 )
 from caesura.gaps import TextGap, at_cursor, gap, infill
 from caesura.schema.dialects import SchemaError
-from caesura.server.answers.begun import is_begun
-from caesura.server.answers.finish import finish
 from caesura.server.context.context import context, hole
 from caesura.server.fills.fills import HoleBatch, finished, laid_out, without
 from caesura.server.fills.history import FillHistory
 from caesura.server.fills.task import Gap, Task, markers
+from caesura.server.infill.begun import is_begun
+from caesura.server.infill.insert import finish
 from caesura.server.languages import JSON, language
 from caesura.server.options import Options
 from caesura.server.text import repair

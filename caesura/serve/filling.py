@@ -18,9 +18,9 @@ from caesura import wire
 from caesura.client.backend import Infiller, job_id
 from caesura.gaps import TextGap, gap
 from caesura.serve.guess import guessed
-from caesura.server import suggest
 from caesura.server.context.context import Budget, hole, window_after, window_before
 from caesura.server.context.secrets import masked, reveals
+from caesura.server.infill.job import Ask, Site, infill
 from caesura.server.languages import language
 from caesura.server.options import Options
 
@@ -142,9 +142,9 @@ def _early(text: AnswerText, event: wire.Locked, began: float) -> FillAnswer:
 
 def _job(asked: TextGap, to_fill: wire.Hole, wanted: FillQuery) -> wire.Infill:
     candidates = wanted.candidates if wanted.stream else max(wanted.candidates, Options().candidates)
-    site = suggest.Site(asked.context, [to_fill], tuple(_neighbours(wanted, asked.context.language)))
+    site = Site(asked.context, [to_fill], tuple(_neighbours(wanted, asked.context.language)))
     effort: Literal["ghost", "full"] = "ghost" if wanted.early else "full"
-    return suggest.job(site, suggest.Ask(job_id(), "automatic", candidates, effort=effort))
+    return infill(site, Ask(job_id(), "automatic", candidates, effort=effort))
 
 
 def _neighbours(wanted: FillQuery, name: str) -> Iterator[wire.Neighbour]:

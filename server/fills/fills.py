@@ -12,14 +12,14 @@ from msgspec import structs
 
 from caesura import wire
 from caesura.client.backend import Infiller, job_id
-from caesura.server import suggest
-from caesura.server.answers.finish import finish
-from caesura.server.answers.members import lacking
 from caesura.server.context.context import Context, context, hole
 from caesura.server.fills.history import FillHistory, LastFills, Turn
 from caesura.server.fills.placeholders import is_snippets, placeholders
 from caesura.server.fills.result import DEADLINE_MS, Events, FillResult, Progress, Surround, alone, or_else
 from caesura.server.fills.task import MARKER, Candidate, Gap, HoleIndex, NoFill, Task, markers, trimmed
+from caesura.server.infill.insert import finish
+from caesura.server.infill.job import Ask, Site, budget, context_of, infill, masked_draft
+from caesura.server.infill.members import lacking
 from caesura.server.options import Settings
 from caesura.server.structured.markdown.patterns import either
 from caesura.server.text import repair
@@ -184,7 +184,7 @@ class Fills:
         batch: dict[HoleIndex, tuple[int, Context, wire.Hole]] = {}
         size = end = 0
         for index, at in offsets.items():
-            around = suggest.context_of(text, at, at, options=options, language=task.language, tree=tree)
+            around = context_of(text, at, at, options=options, language=task.language, tree=tree)
             around, asked = _enlarged(around, task.replaced(index), options.max_tokens)
             if choices := task.choices(index):
                 asked = wire.Hole(asked.max_tokens, "span", wire.Pattern(either(choices)))
@@ -199,12 +199,12 @@ class Fills:
         the broken text."""
         outside, segments = laid_out(text, batch)
         segments = without(history.invented, segments)
-        around, neighbours = self._surround(document, outside, suggest.budget(self._settings.options))
+        around, neighbours = self._surround(document, outside, budget(self._settings.options))
         warm = history.task.repairs and history.seed == 0
         replaced = ((history.task.replaced(index), around) for index, (_, around, _) in batch.items())
-        draft = tuple(suggest.masked_draft(text, around) for text, around in replaced) if warm else None
-        ask = suggest.Ask(history.id, "invoked", CANDIDATES, kind="fill", deadline_ms=DEADLINE_MS, seed=history.seed)
-        return suggest.job(suggest.Site(around, segments, neighbours, draft), ask)
+        draft = tuple(masked_draft(text, around) for text, around in replaced) if warm else None
+        ask = Ask(history.id, "invoked", CANDIDATES, kind="fill", deadline_ms=DEADLINE_MS, seed=history.seed)
+        return infill(Site(around, segments, neighbours, draft), ask)
 
 
 def gaps_in(

@@ -13,12 +13,12 @@ from caesura import wire
 from caesura.characters import visible
 from caesura.client.backend import Infiller, job_id
 from caesura.schema.dialects import SchemaError
-from caesura.server import suggest
 from caesura.server.context.schema_files import Found, SchemaFiles
 from caesura.server.context.secrets import reveals
 from caesura.server.fills.history import LastFills, Turn
 from caesura.server.fills.result import Events, FillResult, Level, Progress, Surround, alone
 from caesura.server.fills.task import NoFill
+from caesura.server.infill.job import Ask, Site, budget, context_of, infill
 from caesura.server.languages import JSON, language
 from caesura.server.options import Settings
 from caesura.server.structured import edits
@@ -166,12 +166,10 @@ class StructuredEdits:
 
     def _job(self, document: Document, text: str, offer: Offer, seed: int, deadline_ms: float) -> wire.Infill:
         options = self._settings.options
-        around = suggest.context_of(
-            text, offer.start, offer.end, options=options, language=document.language, kind="span"
-        )
-        around, neighbours = self._surround(document, around, suggest.budget(options))
-        site = suggest.Site(around, offer.segments, neighbours, evidence=offer.evidence, schemas=offer.schemas)
-        ask = suggest.Ask(
+        around = context_of(text, offer.start, offer.end, options=options, language=document.language, kind="span")
+        around, neighbours = self._surround(document, around, budget(options))
+        site = Site(around, offer.segments, neighbours, evidence=offer.evidence, schemas=offer.schemas)
+        ask = Ask(
             job_id(),
             "invoked",
             CANDIDATES,
@@ -180,7 +178,7 @@ class StructuredEdits:
             seed=seed,
             min_probability=self._least_of(document),
         )
-        return suggest.job(site, ask)
+        return infill(site, ask)
 
     def _least_of(self, document: Document) -> float:
         if self._least is not None:

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import tree_sitter
 
-from caesura.server.answers.members import ClassMembers
 from caesura.server.context.secrets import reveals
+from caesura.server.infill.members import ClassMembers
 from caesura.server.languages import JSON, language
 from caesura.server.text import json as json_text
 from caesura.server.text import repair

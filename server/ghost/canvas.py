@@ -11,12 +11,12 @@ from typing import Literal
 
 from caesura import wire
 from caesura.characters import is_word, visible
-from caesura.server.answers.finish import finish
-from caesura.server.answers.worth import ALL, Bar, Guess, counts_words, ends_line, likely
 from caesura.server.context.context import Context
 from caesura.server.context.secrets import reveals
 from caesura.server.ghost.gate import DocumentGate
 from caesura.server.ghost.typed import Proposal, Typed
+from caesura.server.infill.choose import ALL, Bar, Guess, counts_words, ends_line, likely
+from caesura.server.infill.insert import finish
 from caesura.server.structured.offer import Offer
 from caesura.server.text.document import Edit
 

@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import Literal
 
-from caesura.server.answers.worth import Bar
 from caesura.server.ghost.backoff import Backoff
 from caesura.server.ghost.typed import Proposal, Typed
+from caesura.server.infill.choose import Bar
 from caesura.server.options import MODES, Settings
 from caesura.server.records.stats import Stats
 from caesura.server.text.document import Edit

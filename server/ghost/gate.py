@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import tree_sitter
 
-from caesura.server.answers.syntax import SyntaxGate
 from caesura.server.context.context import Context
+from caesura.server.infill.check import SyntaxGate
 from caesura.server.structured.offer import Offer
 
 

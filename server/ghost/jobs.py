@@ -4,11 +4,11 @@ import re
 from dataclasses import replace
 
 from caesura import wire
-from caesura.server import suggest
 from caesura.server.context.context import Context, after_closing, hole, line_before
 from caesura.server.context.project import Project
 from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.gate import DocumentGate
+from caesura.server.infill.job import Ask, Priority, Site, budget, context_of, infill
 from caesura.server.options import Settings
 from caesura.server.structured import edits, imports
 from caesura.server.structured.offer import Offer
@@ -40,8 +40,8 @@ class Jobs:
             text, tree, start = text[:start] + lead + text[end:], None, start + len(lead)
             end = start
         language = opened.document.language
-        found = suggest.context_of(text, start, end, options=options, language=language, tree=tree, following=True)
-        return self._project.frame(opened, found, suggest.budget(options))
+        found = context_of(text, start, end, options=options, language=language, tree=tree, following=True)
+        return self._project.frame(opened, found, budget(options))
 
     def refusal(self, opened: OpenDocument, canvas: WarmCanvas, *, invoked: bool) -> str:
         """The sentence on why a canvas gets no suggestion, whatever the model says; empty if it may get one."""
@@ -78,20 +78,20 @@ class Jobs:
         self,
         canvas: WarmCanvas,
         neighbours: tuple[wire.Neighbour, ...],
-        priority: suggest.Priority,
+        priority: Priority,
         document: str,
         draft: tuple[str] | None = None,
     ) -> wire.Infill:
         options, offer = self._settings.options, canvas.offer
         segments = offer.segments if offer else (hole(canvas.context, options.max_tokens),)
-        site = suggest.Site(
+        site = Site(
             canvas.context,
             segments,
             neighbours,
             draft=draft if len(segments) == 1 else None,
             schemas=offer.schemas if offer else (),
         )
-        ask = suggest.Ask(
+        ask = Ask(
             document,
             priority,
             options.candidates,
@@ -99,7 +99,7 @@ class Jobs:
             min_probability=canvas.faint,
             effort="full" if canvas.asked else "ghost",
         )
-        return suggest.job(site, ask)
+        return infill(site, ask)
 
     def gate(self, opened: OpenDocument, canvas: WarmCanvas) -> DocumentGate:
         """The gate for the texts of a canvas in the current document."""

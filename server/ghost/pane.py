@@ -16,9 +16,6 @@ import msgspec
 
 from caesura import wire
 from caesura.client.backend import Backend, EngineBusy, EngineError, EngineUnavailable, job_id
-from caesura.server.answers.finish import line_break
-from caesura.server.answers.indentation import usual_step
-from caesura.server.answers.worth import ALL, Bar
 from caesura.server.context.context import Context, line_after, line_before, opens_block
 from caesura.server.context.project import Project
 from caesura.server.ghost.canvas import WarmCanvas
@@ -28,10 +25,13 @@ from caesura.server.ghost.gate import DocumentGate
 from caesura.server.ghost.jobs import Jobs
 from caesura.server.ghost.reader import ContextReader
 from caesura.server.ghost.typed import Proposal, Typed
+from caesura.server.infill.choose import ALL, Bar
+from caesura.server.infill.indentation import usual_step
+from caesura.server.infill.insert import line_break
+from caesura.server.infill.job import Priority
 from caesura.server.languages import Language
 from caesura.server.options import MODES, Settings
 from caesura.server.records.trace import AnswerKind
-from caesura.server.suggest import Priority
 from caesura.server.text.document import Edit
 from caesura.server.text.lexer import indent_of
 from caesura.server.text.workspace import OpenDocument

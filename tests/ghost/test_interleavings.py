@@ -27,13 +27,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from caesura import wire
 from caesura.client.backend import EngineFailed, EngineUnavailable
-from caesura.server.answers.finish import finish
 from caesura.server.context.context import Context
 from caesura.server.ghost.canvases import RESTING
 from caesura.server.ghost.pane import Selected
 from caesura.server.ghost.panes import Panes
 from caesura.server.ghost.requests import NothingNew
 from caesura.server.ghost.typed import Proposal
+from caesura.server.infill.insert import finish
 from caesura.server.lsp.streaming import PartialResults
 from caesura.server.options import Options, Settings
 from caesura.server.records.trace import RequestRecord

@@ -132,12 +132,12 @@ def test_a_part_of_the_engine_imports_what_it_may(name: str) -> None:
 
 # Inside the server and the client: the same.
 
-BELOW = {"answers", "structured", "context", "text", "languages", "options", "client", "wire", "schema"}
+BELOW = {"infill", "structured", "context", "text", "languages", "options", "client", "wire", "schema"}
 ROOMS: dict[str, set[str]] = {
     "caesura.ipc": {"wire", "paths", "model_store", "__version__"},
     "caesura.client": {"ipc", "wire", "model_store", "paths", "fim_formats", "__version__"},
-    "caesura.gaps": {*BELOW, "ghost"},
-    "caesura.serve": {"gaps", "suggest", "context", "languages", "options", "client", "wire", "fim_formats", "paths"},
+    "caesura.gaps": BELOW,
+    "caesura.serve": {"gaps", "infill", "context", "languages", "options", "client", "wire", "fim_formats", "paths"},
     "caesura.cluster": {"engine", "ipc", "wire", "logs", "paths", "model_store", "serve"},
     "caesura.server.options": {"wire", "model_store"},
     "caesura.server.languages": {"names", "words"},
@@ -147,13 +147,12 @@ ROOMS: dict[str, set[str]] = {
     "caesura.server.text": {"languages", "words"},
     "caesura.server.context": {"text", "languages", "names", "options", "wire", "schema", "recent", "ipc", "paths"},
     "caesura.server.structured": {"context", "text", "languages", "libraries", "wire", "schema"},
-    "caesura.server.answers": {"context", "text", "languages", "names"},
+    "caesura.server.infill": {"context", "text", "languages", "names", "options", "client", "wire"},
     "caesura.server.records": {"client", "paths", "ipc"},
-    "caesura.server.suggest": {"context", "options", "client", "wire"},
-    "caesura.server.ghost": {*BELOW, "suggest", "records"},
-    "caesura.server.fills": {*BELOW, "suggest"},
+    "caesura.server.ghost": {*BELOW, "records"},
+    "caesura.server.fills": BELOW,
     "caesura.server.session": {*BELOW, "ghost", "fills", "records", "ipc", "__version__"},
-    "caesura.server.lsp": {*BELOW - {"answers", "languages", "schema"}, "ghost", "fills", "session"},
+    "caesura.server.lsp": {*BELOW - {"infill", "languages", "schema"}, "ghost", "fills", "session"},
 }
 
 ANYWHERE = {"server", "characters"}  # the package itself, and what a person does not see
@@ -177,7 +176,7 @@ def test_jobs_are_built_in_one_place_for_editors_and_in_one_for_the_command_line
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "Infill"
         if not inside(name, "caesura.engine")
     }
-    assert found == {"caesura.server.suggest", "caesura.gaps"}
+    assert found == {"caesura.server.infill.job", "caesura.gaps"}
 
 
 TWICE = {  # names that mean the same twice
@@ -227,10 +226,10 @@ PURE = [
     ),
     "caesura.server.names",
     *(f"caesura.server.text.{name}" for name in ("json", "lexer", "notebooks")),
-    *(f"caesura.server.answers.{name}" for name in ("finish", "indentation", "syntax", "worth")),
+    *(name for name in MODULES if inside(name, "caesura.server.infill")),
     "caesura.server.ghost.backoff",
     *(f"caesura.cluster.{name}" for name in ("budget", "models", "router", "sessions")),
-    *(f"caesura.server.{name}" for name in ("suggest", "fills.task", "lsp.streaming")),
+    *(f"caesura.server.{name}" for name in ("fills.task", "lsp.streaming")),
     *(f"caesura.server.structured.{name}" for name in ("offer", "edits", "imports", "scalars")),
     *(
         name

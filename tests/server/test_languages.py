@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from caesura.server import languages
-from caesura.server.answers.finish import finish
 from caesura.server.context.context import context
 from caesura.server.context.files import Files
 from caesura.server.context.neighbours import Target, choose
+from caesura.server.infill.insert import finish
 from caesura.server.languages import Import, Language
 from caesura.server.structured.edits import offers
 

@@ -13,11 +13,11 @@ from typing import Literal
 
 import tree_sitter
 
-from caesura.server.answers.finish import finish
-from caesura.server.answers.syntax import SyntaxGate
+from caesura.server.infill.check import SyntaxGate
+from caesura.server.infill.insert import finish
+from caesura.server.infill.job import context_of
 from caesura.server.languages import Language, grammar
 from caesura.server.options import Options
-from caesura.server.suggest import context_of
 from caesura.server.text.lexer import Scan, indent_of
 
 Kind = Literal["line", "header", "statement", "body"]

@@ -36,7 +36,7 @@ from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer_file import QWEN
-from caesura.server.answers.worth import likely
+from caesura.server.infill.choose import likely
 
 from ...support.checkpoints.tiny import Scripted, infill, run, train_tokenizer
 

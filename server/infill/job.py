@@ -66,7 +66,7 @@ def budget(options: Options) -> Budget:
     return Budget(options.context_before, options.context_after)
 
 
-def job(site: Site, ask: Ask) -> wire.Infill:
+def infill(site: Site, ask: Ask) -> wire.Infill:
     """A job with a new id, without the secrets of the document, its schemas or its evidence."""
     prefix, segments, suffix = secrets.concealed(site.around.prefix, site.segments, site.around.suffix)
     evidence = tuple(wire.Neighbour(near.name, secrets.masked(near.text)) for near in site.evidence)

@@ -9,10 +9,10 @@ from functools import cache
 
 import tree_sitter
 
-from caesura.server.answers.finish import STATEMENT, WORD, ends
-from caesura.server.answers.members import ClassMembers
-from caesura.server.answers.readers import reads
 from caesura.server.context.context import NEAR, Context, line_after, line_before, opens_block
+from caesura.server.infill.insert import STATEMENT, WORD, ends
+from caesura.server.infill.members import ClassMembers
+from caesura.server.infill.readers import reads
 from caesura.server.languages import Language, grammar, language
 from caesura.server.text.lexer import CLOSER, Scan, closes, indent_of
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from caesura.server.answers.finish import INSIDE, STATEMENT, ends
 from caesura.server.context.context import Context
+from caesura.server.infill.insert import INSIDE, STATEMENT, ends
 from caesura.server.languages import UNKNOWN, language
 
 TAB_KEYS = 1  # cost of accepting a suggestion, in keys

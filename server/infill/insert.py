@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from caesura.characters import is_word, visible
-from caesura.server.answers.indentation import indented
-from caesura.server.answers.repeats import is_alike, without_next_line
 from caesura.server.context.context import NEAR, USUAL_LINES, Context, line_after, line_before, opens_block
+from caesura.server.infill.indentation import indented
+from caesura.server.infill.repeats import is_alike, without_next_line
 from caesura.server.languages import UNKNOWN, Language, language
 from caesura.server.text.lexer import PARTNER, Scan, closes, heredocs, indent_of, literal_lines
 

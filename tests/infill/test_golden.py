@@ -11,9 +11,9 @@ import tree_sitter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caesura.server.answers.finish import finish
-from caesura.server.answers.syntax import SyntaxGate
 from caesura.server.context.context import context
+from caesura.server.infill.check import SyntaxGate
+from caesura.server.infill.insert import finish
 from caesura.server.languages import grammar, language
 from caesura.server.text.document import Document
 from caesura.server.text.trees import SyntaxTree

@@ -2,7 +2,7 @@
 
 import pytest
 
-from caesura.server.answers.begun import is_begun
+from caesura.server.infill.begun import is_begun
 from caesura.server.text import repair
 
 PRIME = "def is_prime(n):\n    «if n < 2:\n        return False{}»\n"

@@ -3,10 +3,10 @@
 import pytest
 
 from caesura.automata.regex import matching
-from caesura.server.answers.members import MAX_SOURCE, ClassMembers, lacking
+from caesura.server.infill.members import MAX_SOURCE, ClassMembers, lacking
 from caesura.server.languages import LANGUAGES, language, members_query
 
-from .test_syntax import gate
+from .test_check import gate
 
 STACK = """
 class Stack:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caesura.server.answers.finish import ends, finish, is_half
 from caesura.server.context.context import context
+from caesura.server.infill.insert import ends, finish, is_half
 
 from ..support.marked import marked
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caesura.server.answers.worth import Bar, Guess, keys
+from caesura.server.infill.choose import Bar, Guess, keys
 
 from ..support.marked import marked
 
