@@ -10,15 +10,17 @@ class Words:
     """`closers` maps each word that opens a block to the word that closes it.
 
     A word counts where a statement may begin: at the start of a line, or where the line before it matches `after`.
-    Those in `anywhere` count in every place. A `do` in the line of one of the `loops` opens nothing more. A line that
-    begins with one of the `middles` begins another part of a block that one of its words has opened, or any if it has
-    none. `patterns`: in a `case`, ")" may end a pattern. A definition that matches `endless` has no block. `body`
-    stands for a body that is not written yet. `commands`: the start of a statement is another statement.
+    Those in `anywhere` count in every place, those in `modifiers` not after `return`: `return if done`. A `do` in the
+    line of one of the `loops` opens nothing more. A line that begins with one of the `middles` begins another part of
+    a block that one of its words has opened, or any if it has none. `patterns`: in a `case`, ")" may end a pattern. A
+    definition that matches `endless` has no block. `body` stands for a body that is not written yet. `commands`: the
+    start of a statement is another statement.
     """
 
     closers: dict[str, str]
     after: str = r"[=(\[{,;|&!]\s*\Z"
     anywhere: frozenset[str] = frozenset()
+    modifiers: frozenset[str] = frozenset()
     loops: frozenset[str] = frozenset()
     middles: dict[str, str] = field(default_factory=dict)
     patterns: bool = False
@@ -59,6 +61,8 @@ class Words:
         return {*self.middles.get(word, "").split(), *(one for one, closer in self.closers.items() if closer == word)}
 
     def _counts(self, word: str, line: str) -> bool:
+        if word in self.modifiers and line.rstrip().endswith("return"):
+            return False
         return word in self.anywhere or not line.strip() or bool(re.search(self.after, line))
 
 
@@ -115,6 +119,7 @@ RUBY = Words(
     _to("end", "def class module if unless while until for case begin do"),
     after=r"(?:[=(\[{,;|&!]|\b(?:then|do|else|return|and|or|not|private|protected|public|private_class_method))\s*\Z",
     anywhere=frozenset(["do", "end"]),
+    modifiers=frozenset(["if", "unless", "while", "until"]),
     loops=frozenset(["while", "until", "for"]),
     middles={
         "else": "if unless case begin def do for while until",

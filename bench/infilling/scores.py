@@ -4,12 +4,14 @@ import ast
 import json
 import math
 import re
+import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from caesura.server.languages import grammar, language
 from caesura.server.text import repair
 
 from infilling.cases import Case  # isort: skip  (beside this)
@@ -60,16 +62,19 @@ def similarity(left: str, right: str) -> float:
 
 
 def parses(case: Case, text: str) -> bool | None:
-    """Whether the whole text is valid with the fill in it; of a table, whether its row has as many cells as it had."""
+    """Whether the whole text is valid with the fill in it, by a parser, or else has no more syntax errors than the
+    author's, by a grammar. Of a table, whether its row has as many cells as it had."""
     if case.lang in PARSERS:
         return _taken(PARSERS[case.lang], case.filled(text))
-    if case.lang == "javascript":
-        return _faults(case, text) <= _faults(case, case.middle)
-    line = case.prefix.rpartition("\n")[2]
-    return _cells(line + text) == _cells(line + case.middle) if line.startswith("|") else None
+    if case.lang == "markdown":
+        line = case.prefix.rpartition("\n")[2]
+        return _cells(line + text) == _cells(line + case.middle) if line.startswith("|") else None
+    if grammar(language(case.lang)) is None:
+        return None
+    return _faults(case, text) <= _faults(case, case.middle)
 
 
-PARSERS: dict[str, Callable[[str], object]] = {"python": ast.parse, "json": json.loads}
+PARSERS: dict[str, Callable[[str], object]] = {"python": ast.parse, "json": json.loads, "toml": tomllib.loads}
 
 
 def _taken(parser: Callable[[str], object], text: str) -> bool:

@@ -253,6 +253,8 @@ def test_an_insertion_keeps_its_bounds(before: str, after: str, fill: str, langu
         ("javascript", "f();\n|\ng();\n", "if (x) {", True),
         ("javascript", "f();\n|\n  g();\n}\n", "if (x) {", False),
         ("go", "f()\n|\ng()\n", "x := `a", True),
+        ("ruby", "def f(a)\n  |\n  a\nend\n", "return if a.empty?", False),
+        ("ruby", "def f(a)\n  |\n  a\nend\n", "return case a", True),
     ],
 )
 def test_a_fill_that_opens_what_nothing_closes_or_says_nothing_is_half(

@@ -20,7 +20,7 @@ from caesura.server.languages import Language, grammar
 from caesura.server.options import Options
 from caesura.server.text.lexer import Scan, indent_of
 
-Kind = Literal["line", "header", "statement", "body"]
+Kind = Literal["line", "header", "statement", "body", "span"]
 
 FILES = Path(__file__).parents[1] / "data" / "true_text.jsonl"
 LICENCES = FILES.with_suffix(".licences")
@@ -54,7 +54,7 @@ class Shown:
 
 def places(text: str, row: Language) -> Iterator[Place]:
     """The places of a file that the grammar reads without an error."""
-    tree = _parsed(row, text)
+    tree = parsed(row, text)
     if len(text) > LONGEST or tree.root_node.has_error or "\r" in text or "\f" in text:
         return
     lines = text.split("\n")
@@ -85,7 +85,7 @@ def places(text: str, row: Language) -> Iterator[Place]:
 def shown(place: Place, row: Language) -> Shown:
     """What ghost text makes of the author's text."""
     text, start = place.before + place.after, len(place.before)
-    tree = _parsed(row, text)
+    tree = parsed(row, text)
     around = context_of(text, start, start, options=Options(), language=row.id, tree=tree, following=True)
     gated = SyntaxGate(text, start, start, around, tree).shortened(finish(place.text, around))
     plain = context_of(text, start, start, options=Options(), language=row.id, tree=tree)
@@ -177,7 +177,7 @@ def _depth(line: str) -> int:
     return len(indent_of(line).expandtabs())
 
 
-def _parsed(row: Language, text: str) -> tree_sitter.Tree:
+def parsed(row: Language, text: str) -> tree_sitter.Tree:
     return _parser(row).parse(text.encode())
 
 
