@@ -30,7 +30,9 @@ from caesura.client.backend import job_id
 from caesura.client.backends.jobs import HttpBackend
 from caesura.client.backends.kinds import backend
 from caesura.client.backends.named import NamedService
-from caesura.gaps import JobOptions, TextGap, at_cursor
+from caesura.server.infill.choose import choice
+from caesura.server.infill.job import Ask
+from caesura.server.infill.site import Site, at_cursor
 
 from infilling.cases import Case, Sources, read  # isort: skip  (next to this script)
 from infilling.report import summary  # isort: skip
@@ -57,12 +59,12 @@ SETTINGS = (
 )
 
 
-def gap_of(case: Case) -> TextGap:
+def gap_of(case: Case) -> Site:
     return at_cursor(case.prefix + case.suffix, len(case.prefix), case.lang, case.kind)
 
 
-def job_of(gap: TextGap) -> wire.Infill:
-    return gap.job(JobOptions(deadline_ms=DEADLINE_MS), "complete")
+def job_of(gap: Site) -> wire.Infill:
+    return gap.job(Ask(deadline_ms=DEADLINE_MS))
 
 
 def connected(port: int) -> HttpBackend:
@@ -265,7 +267,7 @@ async def through(to: HttpBackend, case: Case) -> Completion:
     began = time.perf_counter()
     *_, done = [event async for event in to.infill(job_of(gap))]
     assert isinstance(done, wire.Done), "the last event is Done, or infill raises"
-    return Completion(gap.chosen(done)[0], since(began), done.steps)
+    return Completion(choice(gap, done)[0], since(began), done.steps)
 
 
 def alone(server: LlamaServer, case: Case) -> Completion:

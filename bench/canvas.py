@@ -37,6 +37,7 @@ from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import _forward, absorbing, verify
 from caesura.engine.methods.verify.lookup import agreeing, agreement
 from caesura.engine.models import Run
+from caesura.server.infill.choose import choice
 
 import parts  # isort: skip  (beside this script)
 from canvas_places import PLACES, Trial, mismatched, trials  # isort: skip
@@ -269,7 +270,7 @@ def plain(number: int, case: parts.Case) -> wire.Infill:
 def add_fills(bench: Bench, number: int, case: parts.Case, ways: dict[str, Way], rows: dict[str, Row]) -> None:
     """Fill one gap in every way and add each fill, as the product would insert it, to the row of its way."""
     for name, filled in bench.in_turn(job(number, case), ways, number).items():
-        rows[name].add(case.asked.chosen(filled.done)[0].rstrip(), case.wanted.rstrip(), filled)
+        rows[name].add(choice(case.asked, filled.done)[0].rstrip(), case.wanted.rstrip(), filled)
 
 
 # The curve of a checkpoint

@@ -29,9 +29,10 @@ from caesura.engine import scheduler
 from caesura.engine.canvas import prompts, vocabulary
 from caesura.engine.methods.verify import search
 from caesura.engine.models import Model
-from caesura.gaps import TextGap, at_cursor
 from caesura.server.context.neighbours import choose
+from caesura.server.infill.choose import choice
 from caesura.server.infill.insert import finish
+from caesura.server.infill.site import Site, at_cursor
 from caesura.server.options import Options
 
 import neighbours  # isort: skip  (beside this script)
@@ -47,16 +48,16 @@ CONTEXTS = (512, 768, 1024)  # tokens
 @dataclass(frozen=True)
 class Case:
     group: str
-    asked: TextGap
+    asked: Site
     wanted: str
     neighbours: tuple[wire.Neighbour, ...] = ()
 
 
-def _chosen(asked: TextGap, done: wire.Done) -> str:
-    return asked.chosen(done)[0]
+def _chosen(asked: Site, done: wire.Done) -> str:
+    return choice(asked, done)[0]
 
 
-def _ungated(asked: TextGap, done: wire.Done) -> str:
+def _ungated(asked: Site, done: wire.Done) -> str:
     """The engine's best, whatever it does to the syntax. What a grammar rules has no gate."""
     return _chosen(asked, done) if asked.offer else finish(done.holes[0].text, asked.context)
 
@@ -66,7 +67,7 @@ class Part:
     """A way to fill without something: `change` takes it out of the engine, or of what the engine is asked."""
 
     change: Callable[[ExitStack], object] = lambda stack: None
-    insert: Callable[[TextGap, wire.Done], str] = _chosen
+    insert: Callable[[Site, wire.Done], str] = _chosen
     prompt: str | None = None
     neighbours: bool = True
 

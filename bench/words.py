@@ -20,7 +20,9 @@ from caesura import model_store
 from caesura.client.shared import Engine
 from caesura.commands.common import Filled, ask, filled
 from caesura.commands.fill import fill_task
-from caesura.gaps import JobOptions, gap
+from caesura.server.infill.choose import proposals
+from caesura.server.infill.job import Ask
+from caesura.server.infill.site import site
 from caesura.server.languages import language
 from caesura.server.options import Options
 
@@ -72,10 +74,10 @@ async def fills(cases: Sequence[Row], model: str) -> list[Row]:
     await engine.start()
     for number, case in enumerate(cases, 1):
         name = language("", case["file"]).id
-        asked = gap(case["text"], case["at"], case["at"], name)
-        done = await ask(engine, asked.job(JobOptions(candidates=Options().candidates), "fill"), lambda event: None)
+        asked = site(case["text"], case["at"], case["at"], name)
+        done = await ask(engine, asked.job(Ask(kind="fill", candidates=Options().candidates)), lambda event: None)
         task = fill_task(case["text"], name, [(case["at"], case["at"])])
-        best = next((one for one in asked.proposals(done) if task.sound((one[0],))), ("", done.holes[0]))
+        best = next((one for one in proposals(asked, done) if task.sound((one[0],))), ("", done.holes[0]))
         found = filled(*best)
         rows.append(case | {"got": found.text, "chance": found.chance, "stop": done.stop, "ms": done.timings.total_ms})
         print(f"{number} of {len(cases)}", end="\r", file=sys.stderr)

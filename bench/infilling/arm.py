@@ -19,8 +19,9 @@ import msgspec
 
 from caesura import model_store, wire
 from caesura.client.shared import Engine
-from caesura.commands.common import ask, job_options, shared
-from caesura.gaps import at_cursor
+from caesura.commands.common import ask, ask_of, shared
+from caesura.server.infill.choose import choice
+from caesura.server.infill.site import at_cursor
 from caesura.server.languages import language
 
 
@@ -38,7 +39,7 @@ async def run(cases: Path, out: Path, said: Path, deadline_ms: float) -> None:
                 continue
             text = case["prefix"] + case["suffix"]
             asked = at_cursor(text, len(case["prefix"]), language(case["lang"]).id, case["kind"] or None)
-            job = asked.job(job_options(options), "complete")
+            job = asked.job(ask_of(options, "complete"))
             key = hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(job, job="", document=""))).hexdigest()
             if key not in known:
                 if engine is None:
@@ -49,7 +50,7 @@ async def run(cases: Path, out: Path, said: Path, deadline_ms: float) -> None:
                 known[key] = {"key": key, "ms": ms, "done": json.loads(msgspec.json.encode(done))}
                 _append(said, known[key])
             done = msgspec.convert(known[key]["done"], wire.Done)
-            told = {"id": case["id"], "completion": asked.chosen(done)[0], "ms": known[key]["ms"], "stop": done.stop}
+            told = {"id": case["id"], "completion": choice(asked, done)[0], "ms": known[key]["ms"], "stop": done.stop}
             _append(out, told)
 
 

@@ -89,7 +89,7 @@ def remove(options: argparse.Namespace) -> None:
 async def _tried(service: NamedService) -> str:
     """One short gap of our own text."""
     from caesura.client.backends import kinds
-    from caesura.gaps import probe
+    from caesura.server.infill.site import probe
 
     backend, began, first_s = kinds.backend(service), time.monotonic(), 0.0
     try:

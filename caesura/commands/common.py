@@ -21,9 +21,9 @@ import msgspec
 from caesura import model_store, wire
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed, Unsure, draft
-from caesura.gaps import JobOptions
 from caesura.server.context.schema_files import SchemaFiles
 from caesura.server.fills.structured import LEAST
+from caesura.server.infill.job import Ask, JobKind
 from caesura.server.languages import language
 from caesura.server.options import Options
 
@@ -78,10 +78,16 @@ async def _tell_start(engine: Engine, ready: "asyncio.Future[wire.Welcome]") -> 
             changed.clear()
 
 
-def job_options(options: argparse.Namespace) -> JobOptions:
-    """The options of a job as the command line gives them."""
-    candidates = Options().candidates
-    return JobOptions(options.deadline_ms, options.method, options.sampler, options.prompt_format, candidates)
+def ask_of(options: argparse.Namespace, kind: JobKind) -> Ask:
+    """How a job is done, as the command line says."""
+    return Ask(
+        kind=kind,
+        candidates=Options().candidates,
+        deadline_ms=options.deadline_ms,
+        method=options.method,
+        sampler=options.sampler,
+        prompt=options.prompt_format,
+    )
 
 
 async def ask(engine: Engine, job: wire.Infill, show: Callable[[wire.Locked | wire.Done], None]) -> wire.Done:

@@ -21,9 +21,9 @@ from caesura.characters import shown
 from caesura.client.backend import EngineError
 from caesura.commands import CommandFailed, explain
 from caesura.commands.common import ask, print_json, shared
-from caesura.gaps import probe
 from caesura.ipc import rendezvous
 from caesura.model_store.reading import UnusableModel
+from caesura.server.infill.site import probe
 from caesura.server.languages import LANGUAGES, grammar
 from caesura.server.records import trace
 

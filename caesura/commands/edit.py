@@ -116,7 +116,9 @@ async def _run(
     async with shared(options) as (engine, welcome):
         asked = _Asked(engine, options)
         deadline_s = options.deadline_ms / 1000
-        structured = StructuredEdits(asked, Settings(), LastFills(), deadline_s=deadline_s, least=least(options))
+        structured = StructuredEdits(
+            asked, Settings(), LastFills(), deadline_s=deadline_s, min_probability=least(options)
+        )
         try:
             async with aclosing(structured.edit(document, [span], find, options.offer)) as events:
                 *_, result = [event async for event in events]

@@ -17,8 +17,9 @@ from caesura import model_store, wire
 from caesura.client.backend import EngineFailed
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed
-from caesura.commands.common import ask, job_options, shared
-from caesura.gaps import at_cursor
+from caesura.commands.common import ask, ask_of, shared
+from caesura.server.infill.choose import choice
+from caesura.server.infill.site import at_cursor
 from caesura.server.languages import language
 
 REPORT_S = 10.0
@@ -119,10 +120,10 @@ async def _one(engine: Engine, case: EvalCase, options: argparse.Namespace) -> C
     asked = at_cursor(case.prefix + case.suffix, len(case.prefix), language(case.lang).id, case.kind or None)
     began = time.perf_counter()
     try:
-        done = await ask(engine, asked.job(job_options(options), "complete"), lambda event: None)
+        done = await ask(engine, asked.job(ask_of(options, "complete")), lambda event: None)
     except EngineFailed as error:  # of this case only; an unavailable engine ends the run, which can be resumed
         return Completion(case.id, "", (time.perf_counter() - began) * 1000, error=str(error))
-    text, fill = asked.chosen(done)
+    text, fill = choice(asked, done)
     told = fill.probabilities
     return Completion(
         id=case.id,

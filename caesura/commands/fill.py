@@ -20,8 +20,8 @@ from caesura.commands import CommandFailed
 from caesura.commands.common import (
     Filled,
     ask,
+    ask_of,
     filled,
-    job_options,
     kept,
     least,
     nothing,
@@ -32,14 +32,16 @@ from caesura.commands.common import (
     shared,
     withheld,
 )
-from caesura.gaps import TextGap, at_cursor, gap, infill
 from caesura.schema.dialects import SchemaError
 from caesura.server.context.context import context, hole
 from caesura.server.fills.fills import HoleBatch, finished, laid_out, without
 from caesura.server.fills.history import FillHistory
 from caesura.server.fills.task import Gap, Task, markers
 from caesura.server.infill.begun import is_begun
+from caesura.server.infill.choose import proposals
 from caesura.server.infill.insert import finish
+from caesura.server.infill.job import infill
+from caesura.server.infill.site import Site, at_cursor, site
 from caesura.server.languages import JSON, language
 from caesura.server.options import Options
 from caesura.server.text import repair
@@ -61,10 +63,10 @@ def fill(options: argparse.Namespace) -> None:
     source = SourceFile.read(options.file, anyway=options.anyway, write=options.write)
     start, end = source.span(options.at, options.to)
     name = language("", options.file).id
-    asked = gap(source.text, start, end, name) if start != end else _at_cursor(options.file, source.text, start, name)
+    asked = site(source.text, start, end, name) if start != end else _at_cursor(options.file, source.text, start, name)
     task = fill_task(source.text, name, [(start, end)])
     unlikely = least(options) if language(name).prose else 0.0  # in code the end of a line may be as unlikely
-    job = asked.job(replace(job_options(options), min_probability=unlikely), "fill")
+    job = asked.job(replace(ask_of(options, "fill"), min_probability=unlikely))
     with _watching(source, start, end, stderr=options.json) if options.watch else nullcontext(_unseen) as show:
         [best], invented, done, model = asyncio.run(_run(options, job, partial(_chosen, asked, task), show))
     [found] = _judged(task, [best])
@@ -83,16 +85,16 @@ def fill(options: argparse.Namespace) -> None:
         print(f"caesura: {shown}{remarks([shown], done)}.", file=sys.stderr)
 
 
-def _chosen(asked: TextGap, task: Task, done: wire.Done) -> tuple[list[Filled], list[str]]:
+def _chosen(asked: Site, task: Task, done: wire.Done) -> tuple[list[Filled], list[str]]:
     """The best fill of an answer that an editor would take, else an empty one; and the members that its texts read and
     a class does not have."""
     texts = (finish(fills[0].text, asked.context) for fills in (done.holes, *done.alternatives))
     invented = [name for text in texts for name in task.invented((text,))]
-    best = next((one for one in asked.proposals(done) if task.sound((one[0],))), ("", done.holes[0]))
+    best = next((one for one in proposals(asked, done) if task.sound((one[0],))), ("", done.holes[0]))
     return [filled(*best)], [*dict.fromkeys(invented)]
 
 
-def _at_cursor(file: str, text: str, at: int, name: str) -> TextGap:
+def _at_cursor(file: str, text: str, at: int, name: str) -> Site:
     path, schema = Path(file).absolute(), None
     if name in JSON:
         with suppress(SchemaError):  # `caesura edit` says what is wrong with a schema
@@ -119,7 +121,7 @@ def holes(options: argparse.Namespace) -> None:
     task = fill_task(source.text, name, spans)
     text, group = _group(task)
     around, segments = laid_out(text, group)
-    job = infill(around, segments, job_options(options), "fill")
+    job = infill(around, segments, ask_of(options, "fill"))
     taken, invented, done, model = asyncio.run(_run(options, job, partial(_sound, task, text, group), _unseen))
     found = _judged(task, taken)
     shown = [kept(one, done, options) for one in found]

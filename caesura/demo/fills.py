@@ -15,7 +15,9 @@ from caesura import wire
 from caesura.client.backend import EngineError
 from caesura.client.shared import Engine
 from caesura.commands.common import START_S
-from caesura.gaps import JobOptions, gap, infill
+from caesura.server.infill.choose import choice
+from caesura.server.infill.job import Ask, infill
+from caesura.server.infill.site import site
 from caesura.server.languages import language
 
 MAX_TEXT = 1 << 18  # code points of a document
@@ -79,7 +81,7 @@ DemoEvent = Waiting | ContextRead | Step | Ended | DemoFailed
 async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[DemoEvent, None]:
     """Fill the gap twice and yield all events. Closing the generator cancels the running job."""
     start, end = sorted((min(wanted.start, len(wanted.text)), min(wanted.end, len(wanted.text))))
-    asked = gap(wanted.text, start, end, language(wanted.language, "").id)
+    asked = site(wanted.text, start, end, language(wanted.language, "").id)
     runs: tuple[tuple[RunName, DemoWay], ...] = (("diffusion", wanted.sampler), ("left_to_right", "left_to_right"))
     try:
         await engine.start()
@@ -87,28 +89,28 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[DemoEvent, None
             yield Waiting()
             await engine.ready(START_S)
         began = time.monotonic()
-        first = infill(asked.context, [wire.Hole(max_tokens=1)], _options("left_to_right", 0), "fill")
+        first = infill(asked.context, [wire.Hole(max_tokens=1)], _ask("left_to_right", 0))
         async with aclosing(engine.infill(first)) as events:
             async for _ in events:
                 pass
         yield ContextRead(_since(began))
         for run, way in runs:
             began = time.monotonic()
-            async with aclosing(engine.infill(asked.job(_options(way, wanted.seed), "fill"))) as events:
+            async with aclosing(engine.infill(asked.job(_ask(way, wanted.seed)))) as events:
                 async for event in events:
                     ms, (filled,) = _since(began), event.holes
                     if isinstance(event, wire.Locked):
                         yield Step(run, ms, event.step, filled)
                     else:
-                        text = asked.fitted(filled.text)
+                        text, _ = choice(asked, event)
                         yield Ended(run, ms, event.steps, filled, event.tokens, event.stop, text)
     except EngineError as error:
         yield DemoFailed(str(error))
 
 
-def _options(way: DemoWay, seed: int) -> JobOptions:
+def _ask(way: DemoWay, seed: int) -> Ask:
     named = {"sampler": way} if way == "threshold" else {"method": way}
-    return JobOptions(DEADLINE_MS, seed=seed, **named)
+    return Ask(kind="fill", deadline_ms=DEADLINE_MS, seed=seed, **named)
 
 
 def _since(began: float) -> float:

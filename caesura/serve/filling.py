@@ -15,12 +15,13 @@ from pathlib import PureWindowsPath
 from typing import Literal
 
 from caesura import wire
-from caesura.client.backend import Infiller, job_id
-from caesura.gaps import TextGap, gap
+from caesura.client.backend import Infiller
 from caesura.serve.guess import guessed
 from caesura.server.context.context import Budget, hole, window_after, window_before
 from caesura.server.context.secrets import masked, reveals
-from caesura.server.infill.job import Ask, Site, infill
+from caesura.server.infill.choose import proposals
+from caesura.server.infill.job import Ask, infill
+from caesura.server.infill.site import Site, site
 from caesura.server.languages import language
 from caesura.server.options import Options
 
@@ -77,7 +78,7 @@ async def fill(engine: Infiller, wanted: FillQuery) -> AsyncGenerator[str | Fill
         yield FillAnswer((AnswerText("", "length"),))
         return
     loop = asyncio.get_running_loop()
-    asked = await loop.run_in_executor(_parsing, _gap, wanted)
+    asked = await loop.run_in_executor(_parsing, _site, wanted)
     to_fill = hole(asked.context, min(wanted.max_tokens or Options().max_tokens, wire.MAX_SLOTS))
     sent, began = "", time.monotonic()
     async with contextlib.aclosing(engine.infill(_job(asked, to_fill, wanted))) as events:
@@ -99,14 +100,14 @@ async def fill(engine: Infiller, wanted: FillQuery) -> AsyncGenerator[str | Fill
     yield answer
 
 
-def _gap(wanted: FillQuery) -> TextGap:
-    """The gap in the text that the engine reads: a body of 2 MiB would take seconds to parse."""
+def _site(wanted: FillQuery) -> Site:
+    """The place in the text that the engine reads: a body of 2 MiB would take seconds to parse."""
     prefix, suffix = window_before(wanted.prefix, Budget().before), window_after(wanted.suffix, Budget().after)
     name = language(wanted.language or guessed(wanted.prefix, suffix)).id
-    return gap(prefix + suffix, len(prefix), len(prefix), name)
+    return site(prefix + suffix, len(prefix), len(prefix), name)
 
 
-def _shown(asked: TextGap, text: str, stop: tuple[str, ...]) -> AnswerText:
+def _shown(asked: Site, text: str, stop: tuple[str, ...]) -> AnswerText:
     """The text up to the first stop string; empty if it would show the mask of a secret."""
     text = "" if reveals(text, asked.context.prefix, asked.context.suffix) else text
     found = min(((at, one) for one in stop if (at := text.find(one)) >= 0), default=None)
@@ -120,11 +121,11 @@ def _piece(sent: str, text: str, stop: tuple[str, ...]) -> str:
     return text[len(sent) :] if text.startswith(sent) else ""
 
 
-def _answer(asked: TextGap, to_fill: wire.Hole, wanted: FillQuery, done: wire.Done, sent: str) -> FillAnswer:
+def _answer(asked: Site, to_fill: wire.Hole, wanted: FillQuery, done: wire.Done, sent: str) -> FillAnswer:
     """The first text starts with what was sent, and is just that if no candidate continues it."""
     tokens = done.tokens.canvas + done.tokens.lookup + done.tokens.left_to_right
     ended = done.stop == "complete" and tokens < to_fill.max_tokens
-    found = list(dict.fromkeys(_shown(asked, text, wanted.stop) for text, _ in asked.proposals(done)))
+    found = list(dict.fromkeys(_shown(asked, text, wanted.stop) for text, _ in proposals(asked, done)))
     going_on = [one for one in found if one.text.startswith(sent)]
     first = next((one for one in going_on if one.text), going_on[0] if going_on else AnswerText(sent, "stop"))
     texts = [first, *(one for one in found if one.text and one != first)][: wanted.candidates]
@@ -140,11 +141,10 @@ def _early(text: AnswerText, event: wire.Locked, began: float) -> FillAnswer:
     return FillAnswer((AnswerText(text.text, finish, text.stopped_by),), len(event.holes[0].probabilities), timings)
 
 
-def _job(asked: TextGap, to_fill: wire.Hole, wanted: FillQuery) -> wire.Infill:
+def _job(asked: Site, to_fill: wire.Hole, wanted: FillQuery) -> wire.Infill:
     candidates = wanted.candidates if wanted.stream else max(wanted.candidates, Options().candidates)
-    site = Site(asked.context, [to_fill], tuple(_neighbours(wanted, asked.context.language)))
-    effort: Literal["ghost", "full"] = "ghost" if wanted.early else "full"
-    return infill(site, Ask(job_id(), "automatic", candidates, effort=effort))
+    ask = Ask("automatic", candidates=candidates, effort="ghost" if wanted.early else "full")
+    return infill(asked.context, [to_fill], ask, neighbours=tuple(_neighbours(wanted, asked.context.language)))
 
 
 def _neighbours(wanted: FillQuery, name: str) -> Iterator[wire.Neighbour]:

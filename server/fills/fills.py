@@ -18,8 +18,9 @@ from caesura.server.fills.placeholders import is_snippets, placeholders
 from caesura.server.fills.result import DEADLINE_MS, Events, FillResult, Progress, Surround, alone, or_else
 from caesura.server.fills.task import MARKER, Candidate, Gap, HoleIndex, NoFill, Task, markers, trimmed
 from caesura.server.infill.insert import finish
-from caesura.server.infill.job import Ask, Site, budget, context_of, infill, masked_draft
+from caesura.server.infill.job import Ask, infill, masked_draft
 from caesura.server.infill.members import lacking
+from caesura.server.infill.site import budget, context_of
 from caesura.server.options import Settings
 from caesura.server.structured.markdown.patterns import either
 from caesura.server.text import repair
@@ -203,8 +204,8 @@ class Fills:
         warm = history.task.repairs and history.seed == 0
         replaced = ((history.task.replaced(index), around) for index, (_, around, _) in batch.items())
         draft = tuple(masked_draft(text, around) for text, around in replaced) if warm else None
-        ask = Ask(history.id, "invoked", CANDIDATES, kind="fill", deadline_ms=DEADLINE_MS, seed=history.seed)
-        return infill(Site(around, segments, neighbours, draft), ask)
+        ask = Ask(kind="fill", document=history.id, candidates=CANDIDATES, deadline_ms=DEADLINE_MS, seed=history.seed)
+        return infill(around, segments, ask, neighbours=neighbours, draft=draft)
 
 
 def gaps_in(

@@ -18,7 +18,8 @@ from caesura.server.context.secrets import reveals
 from caesura.server.fills.history import LastFills, Turn
 from caesura.server.fills.result import Events, FillResult, Level, Progress, Surround, alone
 from caesura.server.fills.task import NoFill
-from caesura.server.infill.job import Ask, Site, budget, context_of, infill
+from caesura.server.infill.job import Ask, infill
+from caesura.server.infill.site import budget, context_of
 from caesura.server.languages import JSON, language
 from caesura.server.options import Settings
 from caesura.server.structured import edits
@@ -63,8 +64,8 @@ class Unlikely(NoFill):
 class StructuredEdits:
     """The structured edits of all documents. An edit ends in NoFill if the document changes meanwhile, or if a newer
     fill or edit begins in it. `surround` adds the rest of the project to a context. All jobs of a place take
-    `deadline_s` at most; then the engine completes its text as the grammar requires. Edits less likely than `least`, or
-    than LEAST in prose, are not made; a job ends when it can make no other."""
+    `deadline_s` at most; then the engine completes its text as the grammar requires. Edits less likely than
+    `min_probability`, or than LEAST in prose, are not made; a job ends when it can make no other."""
 
     def __init__(
         self,
@@ -73,14 +74,14 @@ class StructuredEdits:
         last: LastFills,
         surround: Surround = alone,
         deadline_s: float = DEADLINE_S,
-        least: float | None = None,
+        min_probability: float | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._surround = surround
         self._last = last
         self._deadline_s = deadline_s
-        self._least = least
+        self._min_probability = min_probability
 
     def __repr__(self) -> str:
         return f"<StructuredEdits {self._last}>"
@@ -134,7 +135,7 @@ class StructuredEdits:
     ) -> AsyncGenerator[int | _Filled, None]:
         """Yield the number of holes filled so far and, last, the first candidate that passes the check. Raises
         NoFill."""
-        tried, least = {text[offer.start : offer.end]}, self._least_of(document)
+        tried, bar = {text[offer.start : offer.end]}, self._min_probability_in(document)
         problem, late = "", monotonic() + self._deadline_s
         for seed in range(TRIES):
             if (left := late - monotonic()) <= 0:
@@ -147,10 +148,10 @@ class StructuredEdits:
             assert isinstance(event, wire.Done)  # infill raises otherwise
             candidates = list(_candidates(text, offer, event))
             best = max((one.chance for one in candidates), default=1.0)
-            if best < least or event.stop == "unlikely":
-                raise Unlikely(min(best, least))
+            if best < bar or event.stop == "unlikely":
+                raise Unlikely(min(best, bar))
             for candidate in candidates:
-                if candidate.text in tried or candidate.chance < least:
+                if candidate.text in tried or candidate.chance < bar:
                     continue
                 tried.add(candidate.text)
                 new = applied(text, [(offer.start, offer.end, candidate.text)])
@@ -168,21 +169,20 @@ class StructuredEdits:
         options = self._settings.options
         around = context_of(text, offer.start, offer.end, options=options, language=document.language, kind="span")
         around, neighbours = self._surround(document, around, budget(options))
-        site = Site(around, offer.segments, neighbours, evidence=offer.evidence, schemas=offer.schemas)
         ask = Ask(
-            job_id(),
-            "invoked",
-            CANDIDATES,
             kind="edit",
+            candidates=CANDIDATES,
             deadline_ms=deadline_ms,
             seed=seed,
-            min_probability=self._least_of(document),
+            min_probability=self._min_probability_in(document),
         )
-        return infill(site, ask)
+        return infill(
+            around, offer.segments, ask, neighbours=neighbours, evidence=offer.evidence, schemas=offer.schemas
+        )
 
-    def _least_of(self, document: Document) -> float:
-        if self._least is not None:
-            return self._least
+    def _min_probability_in(self, document: Document) -> float:
+        if self._min_probability is not None:
+            return self._min_probability
         return LEAST if language(document.language).prose else 0.0
 
 

@@ -8,7 +8,8 @@ from caesura.server.context.context import Context, after_closing, hole, line_be
 from caesura.server.context.project import Project
 from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.gate import DocumentGate
-from caesura.server.infill.job import Ask, Priority, Site, budget, context_of, infill
+from caesura.server.infill.job import Ask, Priority, infill
+from caesura.server.infill.site import budget, context_of
 from caesura.server.options import Settings
 from caesura.server.structured import edits, imports
 from caesura.server.structured.offer import Offer
@@ -84,22 +85,22 @@ class Jobs:
     ) -> wire.Infill:
         options, offer = self._settings.options, canvas.offer
         segments = offer.segments if offer else (hole(canvas.context, options.max_tokens),)
-        site = Site(
-            canvas.context,
-            segments,
-            neighbours,
-            draft=draft if len(segments) == 1 else None,
-            schemas=offer.schemas if offer else (),
-        )
         ask = Ask(
-            document,
             priority,
-            options.candidates,
+            document=document,
+            candidates=options.candidates,
             seed=canvas.seed,
             min_probability=canvas.faint,
             effort="full" if canvas.asked else "ghost",
         )
-        return infill(site, ask)
+        return infill(
+            canvas.context,
+            segments,
+            ask,
+            neighbours=neighbours,
+            draft=draft if len(segments) == 1 else None,
+            schemas=offer.schemas if offer else (),
+        )
 
     def gate(self, opened: OpenDocument, canvas: WarmCanvas) -> DocumentGate:
         """The gate for the texts of a canvas in the current document."""

@@ -1,4 +1,5 @@
-"""Choose how much of a fill to show: the start that is expected to save most keys. Pure.
+"""Choose which candidate to insert, and how much of ghost text to show: the start that is expected to save most keys.
+Pure.
 
 A correct suggestion saves the keys of its text, less the one to accept it; a wrong one costs the time to read it.
 """
@@ -9,8 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from caesura import wire
+from caesura.characters import visible
 from caesura.server.context.context import Context
-from caesura.server.infill.insert import INSIDE, STATEMENT, ends
+from caesura.server.context.secrets import reveals
+from caesura.server.infill.insert import INSIDE, STATEMENT, ends, finish, is_half
+from caesura.server.infill.site import Site
 from caesura.server.languages import UNKNOWN, language
 
 TAB_KEYS = 1  # cost of accepting a suggestion, in keys
@@ -139,3 +144,35 @@ def _rest_of_word(before: str, insert: str) -> int:
     """The length of the start of `insert` that continues the last word of `before`."""
     found = _WORD.match(insert) if _WORD.fullmatch(before[-1:]) else None
     return found.end() if found else 0
+
+
+def choice(site: Site, done: wire.Done) -> tuple[str, wire.Fill]:
+    """The text that is inserted for an answer, and the fill it comes from."""
+    return next(proposals(site, done), ("", done.holes[0]))
+
+
+def proposals(site: Site, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
+    """The texts that may be inserted for an answer, each with the fill it comes from: the candidates that add no syntax
+    error, whole ones before half ones and the best first; then the start of the best one that adds none. The fill of an
+    offer is valid as a whole or left out. None of them shows the mask of a secret."""
+    found = _offered(site, done) if site.offer else _finished(site, done)
+    return ((text, fill) for text, fill in found if not reveals(text, site.context.prefix, site.context.suffix))
+
+
+def _offered(site: Site, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
+    assert site.offer is not None
+    for fill in map(site.offer.fill, (done.holes, *done.alternatives)):
+        is_plain = fill.text == visible(fill.text, site.context.prefix, site.context.suffix)
+        new = site.text[: site.start] + fill.text + site.text[site.end :]
+        if fill.text and is_plain and site.offer.check(new) is None:
+            yield fill.text, fill
+
+
+def _finished(site: Site, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
+    fills = [done.holes[0], *(others[0] for others in done.alternatives)]
+    texts = [finish(fill.text, site.context) for fill in fills]
+    for text, fill in sorted(zip(texts, fills, strict=True), key=lambda one: is_half(one[0], site.context)):
+        if text and site.gate.shortened(text) == text:
+            yield text, fill
+    if text := site.gate.shortened(texts[0]):
+        yield text, fills[0]

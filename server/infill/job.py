@@ -1,93 +1,74 @@
-"""The server's only builder of jobs for the engine. It masks secrets. Pure."""
+"""The only builder of jobs for the engine. It masks secrets. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import tree_sitter
-
 from caesura import wire
 from caesura.client.backend import job_id
 from caesura.server.context import secrets
-from caesura.server.context.context import Budget, Context, HoleKind, context
-from caesura.server.options import Options
+from caesura.server.context.context import Context
 
 MOST_NEIGHBOURS = 32  # most neighbours of a job
 
 Priority = Literal["invoked", "automatic", "speculative"]
-
-
-@dataclass(frozen=True)
-class Site:
-    """The place to fill: `segments` lie between the prefix and the suffix of `around`. `draft` has a text for each hole
-    to start from, masked by `masked_draft` if it comes from the document. `evidence` precedes `neighbours`, and is
-    masked here; `neighbours` are masked already."""
-
-    around: Context
-    segments: Sequence[wire.Text | wire.Hole]
-    neighbours: tuple[wire.Neighbour, ...] = ()
-    draft: tuple[str, ...] | None = None
-    evidence: tuple[wire.Neighbour, ...] = ()
-    schemas: tuple[str, ...] = ()
+JobKind = Literal["complete", "fill", "edit"]
 
 
 @dataclass(frozen=True)
 class Ask:
-    """The other fields of a job, as in wire.Infill. `document` is a key for the engine's cache that does not reveal the
-    path."""
+    """How a job is done, as in wire.Infill. `document` is a key for the engine's cache that does not reveal the path;
+    if it is empty, the job gets a cache of its own."""
 
-    document: str
-    priority: Priority
-    candidates: int
-    kind: Literal["complete", "fill", "edit"] = "complete"
+    priority: Priority = "invoked"
+    kind: JobKind = "complete"
+    document: str = ""
+    candidates: int = 1
     deadline_ms: float = 10_000.0
+    method: str | None = None
+    sampler: str | None = None
+    prompt: str | None = None
     seed: int = 0
     min_probability: float = 0.0
     effort: Literal["ghost", "full"] = "full"
 
 
-def context_of(
-    text: str,
-    start: int,
-    end: int,
+def infill(
+    around: Context,
+    segments: Sequence[wire.Text | wire.Hole],
+    ask: Ask,
     *,
-    options: Options,
-    language: str,
-    tree: tree_sitter.Tree | None = None,
-    kind: HoleKind | None = None,
-    following: bool = False,
-) -> Context:
-    """The context of a hole, as large as the settings allow; see `context`."""
-    found = budget(options)
-    return context(text, start, end, language=language, tree=tree, budget=found, kind=kind, following=following)
-
-
-def budget(options: Options) -> Budget:
-    return Budget(options.context_before, options.context_after)
-
-
-def infill(site: Site, ask: Ask) -> wire.Infill:
-    """A job with a new id, without the secrets of the document, its schemas or its evidence."""
-    prefix, segments, suffix = secrets.concealed(site.around.prefix, site.segments, site.around.suffix)
-    evidence = tuple(wire.Neighbour(near.name, secrets.masked(near.text)) for near in site.evidence)
+    neighbours: tuple[wire.Neighbour, ...] = (),
+    evidence: tuple[wire.Neighbour, ...] = (),
+    draft: tuple[str, ...] | None = None,
+    schemas: tuple[str, ...] = (),
+) -> wire.Infill:
+    """A job with a new id for `segments` between the prefix and the suffix of `around`. The secrets of the text, of its
+    schemas and of its `evidence`, which precedes the `neighbours`, are masked here; `neighbours` are masked already.
+    `draft` has a text for each hole to start from, masked by `masked_draft` if it comes from the document."""
+    prefix, masked, suffix = secrets.concealed(around.prefix, segments, around.suffix)
+    evidence = tuple(wire.Neighbour(near.name, secrets.masked(near.text)) for near in evidence)
     return wire.Infill(
         job=job_id(),
-        document=ask.document,
+        document=ask.document or job_id(),
         kind=ask.kind,
         priority=ask.priority,
         deadline_ms=ask.deadline_ms,
         prefix=prefix,
         suffix=suffix,
-        language=site.around.language,
-        neighbours=(evidence + site.neighbours)[:MOST_NEIGHBOURS],
-        segments=segments,
+        language=around.language,
+        neighbours=(evidence + neighbours)[:MOST_NEIGHBOURS],
+        segments=masked,
         candidates=ask.candidates,
+        method=ask.method,
+        sampler=ask.sampler,
+        prompt=ask.prompt,
         seed=ask.seed,
         min_probability=ask.min_probability,
         effort=ask.effort,
-        missing=site.around.missing_from(segments),
-        draft=site.draft,
-        schemas=tuple(map(secrets.masked_schema, site.schemas)),
+        missing=around.missing_from(masked),
+        draft=draft,
+        schemas=tuple(map(secrets.masked_schema, schemas)),
     )
 
 

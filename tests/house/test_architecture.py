@@ -136,8 +136,7 @@ BELOW = {"infill", "structured", "context", "text", "languages", "options", "cli
 ROOMS: dict[str, set[str]] = {
     "caesura.ipc": {"wire", "paths", "model_store", "__version__"},
     "caesura.client": {"ipc", "wire", "model_store", "paths", "fim_formats", "__version__"},
-    "caesura.gaps": BELOW,
-    "caesura.serve": {"gaps", "infill", "context", "languages", "options", "client", "wire", "fim_formats", "paths"},
+    "caesura.serve": {"infill", "context", "languages", "options", "client", "wire", "fim_formats", "paths"},
     "caesura.cluster": {"engine", "ipc", "wire", "logs", "paths", "model_store", "serve"},
     "caesura.server.options": {"wire", "model_store"},
     "caesura.server.languages": {"names", "words"},
@@ -147,7 +146,9 @@ ROOMS: dict[str, set[str]] = {
     "caesura.server.text": {"languages", "words"},
     "caesura.server.context": {"text", "languages", "names", "options", "wire", "schema", "recent", "ipc", "paths"},
     "caesura.server.structured": {"context", "text", "languages", "libraries", "wire", "schema"},
-    "caesura.server.infill": {"context", "text", "languages", "names", "options", "client", "wire"},
+    "caesura.server.infill": {
+        *("context", "structured", "text", "languages", "names", "options", "client", "wire", "schema")
+    },
     "caesura.server.records": {"client", "paths", "ipc"},
     "caesura.server.ghost": {*BELOW, "records"},
     "caesura.server.fills": BELOW,
@@ -168,7 +169,7 @@ def test_a_part_of_the_server_imports_what_it_may(name: str) -> None:
     assert {room(other) for other in used if other.startswith("caesura.")} - ANYWHERE <= {*ROOMS[name], room(name)}
 
 
-def test_jobs_are_built_in_one_place_for_editors_and_in_one_for_the_command_line() -> None:
+def test_jobs_are_built_in_one_place() -> None:
     found = {
         name
         for name, tree in TREES.items()
@@ -176,7 +177,7 @@ def test_jobs_are_built_in_one_place_for_editors_and_in_one_for_the_command_line
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "Infill"
         if not inside(name, "caesura.engine")
     }
-    assert found == {"caesura.server.infill.job", "caesura.gaps"}
+    assert found == {"caesura.server.infill.job"}
 
 
 TWICE = {  # names that mean the same twice

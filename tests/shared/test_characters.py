@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from caesura import wire
 from caesura.characters import PRINTABLE, shown, visible
-from caesura.gaps import at_cursor
+from caesura.server.infill.choose import proposals
+from caesura.server.infill.site import at_cursor
 
 UNSEEN = [  # the ends of each range of Default_Ignorable_Code_Point, and others that show nothing
     *"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b\u180f\u200b\u200f\u202a\u202e\u2060\u206f\u3164\ufe00\ufe0f\ufeff",
@@ -146,4 +147,4 @@ def test_the_command_line_proposes_no_structured_text_with_unseen_characters() -
         **{"job": "j", "seq": 0, "holes": (hidden,), "alternatives": ((clean,),), "steps": 1, "stop": "complete"},
         **{"tokens": wire.Tokens(), "timings": wire.Timings()},
     )
-    assert [text for text, _ in at_cursor('{"a": }', 6, "json").proposals(done)] == ['"z"']
+    assert [text for text, _ in proposals(at_cursor('{"a": }', 6, "json"), done)] == ['"z"']

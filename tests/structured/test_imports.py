@@ -74,6 +74,6 @@ async def test_the_line_that_the_model_chooses_is_shown_however_unlikely_it_is()
     editor = written("import sys|\n\nprint(os.sep, sys.path)\n", "python", mode="balanced")
     editor.opened.tree.parse(editor.opened.document.text)
     await editor.type("\n")
-    assert editor.engine.jobs[-1].least == 0.0
+    assert editor.engine.jobs[-1].min_probability == 0.0
     await editor.engine.say("import os", sure=((6, 0.001), (9, 0.1)))
     assert await editor.shown() == "import os"

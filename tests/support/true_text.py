@@ -15,7 +15,7 @@ import tree_sitter
 
 from caesura.server.infill.check import SyntaxGate
 from caesura.server.infill.insert import finish
-from caesura.server.infill.job import context_of
+from caesura.server.infill.site import context_of
 from caesura.server.languages import Language, grammar
 from caesura.server.options import Options
 from caesura.server.text.lexer import Scan, indent_of

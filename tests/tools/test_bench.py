@@ -627,7 +627,7 @@ def parts(beside: None) -> ModuleType:
 def test_each_part_can_be_taken_out(parts: ModuleType, tiny: BlockLlama) -> None:
     from caesura.engine.canvas import prompts, vocabulary
     from caesura.engine.methods.verify import search
-    from caesura.gaps import at_cursor
+    from caesura.server.infill.site import at_cursor
 
     text = "def total(values):\n    return sum(values)\n\n\ntotal = "
     cases = [parts.Case("g", at_cursor(f"{text}\n", len(text), "python", "line"), "sum(values)")]
@@ -647,7 +647,7 @@ def test_each_part_can_be_taken_out(parts: ModuleType, tiny: BlockLlama) -> None
 
 def test_without_the_gate_what_breaks_the_syntax_is_inserted(parts: ModuleType) -> None:
     from caesura import wire
-    from caesura.gaps import at_cursor
+    from caesura.server.infill.site import at_cursor
 
     asked = at_cursor("x = \ny = 1\n", 4, "python", "line")
     done = wire.Done(

@@ -1,7 +1,9 @@
-"""A gap as the command line fills it: what is inserted for an answer."""
+"""A place as the command line fills it: what is inserted for an answer."""
 
 from caesura import wire
-from caesura.gaps import JobOptions, at_cursor
+from caesura.server.infill.choose import choice
+from caesura.server.infill.job import Ask
+from caesura.server.infill.site import at_cursor
 
 TEXT = "def f(a):\n    \n    return rate\n"
 
@@ -13,13 +15,13 @@ def answered(*texts: str) -> wire.Done:
 
 
 def test_a_whole_fill_precedes_a_half_one() -> None:
-    gap = at_cursor(TEXT, len("def f(a):\n    "), "python", "line")
-    assert gap.chosen(answered("# ---", "rate = a + 1"))[0] == "rate = a + 1"
-    assert gap.chosen(answered("rate = a", "rate = a + 1"))[0] == "rate = a"
-    assert gap.chosen(answered("# ---"))[0] == "# ---"
+    place = at_cursor(TEXT, len("def f(a):\n    "), "python", "line")
+    assert choice(place, answered("# ---", "rate = a + 1"))[0] == "rate = a + 1"
+    assert choice(place, answered("rate = a", "rate = a + 1"))[0] == "rate = a"
+    assert choice(place, answered("# ---"))[0] == "# ---"
 
 
 def test_the_job_names_what_the_gap_must_bind() -> None:
-    job = at_cursor(TEXT, len("def f(a):\n    "), "python", "line").job(JobOptions(), "complete")
+    job = at_cursor(TEXT, len("def f(a):\n    "), "python", "line").job(Ask())
     assert job.missing is not None
     assert (job.missing.name, job.effort) == ("rate", "full")
