@@ -33,8 +33,7 @@ from caesura.commands.common import (
     withheld,
 )
 from caesura.schema.dialects import SchemaError
-from caesura.server.context.context import context, hole
-from caesura.server.fills.fills import HoleBatch, finished, laid_out, without
+from caesura.server.fills.fills import HoleBatch, finished, holes_in, laid_out, without
 from caesura.server.fills.history import FillHistory
 from caesura.server.fills.task import Gap, Task, markers
 from caesura.server.infill.begun import is_begun
@@ -119,7 +118,8 @@ def holes(options: argparse.Namespace) -> None:
     if len(spans) > most:
         raise CommandFailed(f"{options.file} has {len(spans)} markers; {most} can be filled together.")
     task = fill_task(source.text, name, spans)
-    text, group = _group(task)
+    text, offsets = task.lay({})
+    group = dict(holes_in(task, text, offsets, Options()))
     around, segments = laid_out(text, group)
     job = infill(around, segments, ask_of(options, "fill"))
     taken, invented, done, model = asyncio.run(_run(options, job, partial(_sound, task, text, group), _unseen))
@@ -139,17 +139,6 @@ def holes(options: argparse.Namespace) -> None:
 def fill_task(text: str, name: str, spans: Sequence[Span]) -> Task:
     """The task as an editor makes it for a fill that the user asks for: nobody types on at the end of the fill."""
     return Task(text, name, tuple(Gap(*span) for span in spans), repair.parsed(text, name))
-
-
-def _group(task: Task) -> tuple[str, HoleBatch]:
-    """The text without its markers, and the holes in it."""
-    text, offsets = task.lay({})
-    tree = task.parsed(text)
-    group = {}
-    for place, at in offsets.items():
-        around = context(text, at, at, language=task.language, tree=tree)
-        group[place] = at, around, hole(around, Options().max_tokens)
-    return text, group
 
 
 def _sound(task: Task, text: str, group: HoleBatch, done: wire.Done) -> tuple[list[Filled], list[str]]:

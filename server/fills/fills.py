@@ -2,7 +2,7 @@
 of a fill again. The results are edits, which the caller applies.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import pairwise
@@ -21,7 +21,7 @@ from caesura.server.infill.insert import finish
 from caesura.server.infill.job import Ask, infill, masked_draft
 from caesura.server.infill.members import lacking
 from caesura.server.infill.site import budget, context_of
-from caesura.server.options import Settings
+from caesura.server.options import Options, Settings
 from caesura.server.structured.markdown.patterns import either
 from caesura.server.text import repair
 from caesura.server.text.document import Document, Span
@@ -181,14 +181,9 @@ class Fills:
 
     def _batch(self, task: Task, text: str, offsets: Mapping[HoleIndex, int]) -> HoleBatch:
         """The first open holes that fit on one canvas, counting a token for each byte between them."""
-        options, tree = self._settings.options, task.parsed(text)
         batch: dict[HoleIndex, tuple[int, Context, wire.Hole]] = {}
         size = end = 0
-        for index, at in offsets.items():
-            around = context_of(text, at, at, options=options, language=task.language, tree=tree)
-            around, asked = _enlarged(around, task.replaced(index), options.max_tokens)
-            if choices := task.choices(index):
-                asked = wire.Hole(asked.max_tokens, "span", wire.Pattern(either(choices)))
+        for index, (at, around, asked) in holes_in(task, text, offsets, self._settings.options):
             size += asked.max_tokens + (len(text[end:at].encode()) if batch else 0)
             if batch and (size > MAX_CANVAS or len(batch) == wire.MAX_HOLES):
                 break
@@ -217,6 +212,19 @@ def gaps_in(
     if found or not spans or not (snippet or is_snippets(document.uri)):
         return found, ""
     return placeholders(document.text, spans)
+
+
+def holes_in(
+    task: Task, text: str, offsets: Mapping[HoleIndex, int], options: Options
+) -> Iterator[tuple[HoleIndex, tuple[int, Context, wire.Hole]]]:
+    """The open holes at `offsets` of `text`, as a HoleBatch has them."""
+    tree = task.parsed(text)
+    for index, at in offsets.items():
+        around = context_of(text, at, at, options=options, language=task.language, tree=tree)
+        around, asked = _enlarged(around, task.replaced(index), options.max_tokens)
+        if choices := task.choices(index):
+            asked = wire.Hole(asked.max_tokens, "span", wire.Pattern(either(choices)))
+        yield index, (at, around, asked)
 
 
 def laid_out(text: str, batch: HoleBatch) -> tuple[Context, list[wire.Text | wire.Hole]]:
