@@ -195,6 +195,13 @@ def _eval(add: Add) -> None:
     evaluate = add("eval", help="complete every case of a JSON Lines file; resumes after an interruption")
     evaluate.add_argument("cases", metavar="CASES.jsonl")
     evaluate.add_argument("--out", required=True, metavar="COMPLETIONS.jsonl")
+    evaluate.add_argument(
+        "--as",
+        dest="route",
+        choices=("ghost", "fill"),
+        default="ghost",
+        help="as ghost text, with what is shown of it, or as a fill that is asked for (default: %(default)s)",
+    )
     arguments.add_generation(evaluate, json=False)
     evaluate.set_defaults(run="eval:run")
 

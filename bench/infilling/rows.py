@@ -27,9 +27,9 @@ from llama import SMOLLM2  # isort: skip
 
 PEERS = HERE / "peers"
 OURS = {  # options of `caesura eval`
-    "canvas": ("--sampler", "threshold"),
-    "left-to-right": ("--method", "left_to_right"),
-    "verify": (),  # the model's own method
+    "canvas": ("--as", "fill", "--sampler", "threshold"),
+    "left-to-right": ("--as", "fill", "--method", "left_to_right"),
+    "verify": ("--as", "fill"),  # the model's own method
 }
 QWEN = "qwen2.5-coder-0.5b-q4_k_m.gguf"
 LLAMA = {  # weights, prompt of peers/llamacpp.mjs

@@ -11,14 +11,16 @@ import json
 import math
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from caesura import model_store, wire
+from caesura.client.backend import Condition, EngineError, FinishedJob, Infiller
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed, Unsure, draft
 from caesura.server.context.schema_files import SchemaFiles
@@ -90,7 +92,46 @@ def ask_of(options: argparse.Namespace, kind: JobKind) -> Ask:
     )
 
 
-async def ask(engine: Engine, job: wire.Infill, show: Callable[[wire.Locked | wire.Done], None]) -> wire.Done:
+class AskedEngine:
+    """The engine, whose jobs are done as the command line says. The last answer, or why there is none, is kept."""
+
+    def __init__(self, engine: Engine, options: argparse.Namespace) -> None:
+        self._engine = engine
+        self._options = options
+        self.done: wire.Done | None = None
+        self.failure: EngineError | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_job: Callable[[FinishedJob], None] = lambda job: None
+
+    def __repr__(self) -> str:
+        return f"<AskedEngine {self.done or self.failure}>"
+
+    @property
+    def condition(self) -> Condition:
+        return self._engine.condition
+
+    async def start(self) -> None:
+        await self._engine.start()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+    async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+        options = self._options
+        job = structs.replace(job, method=options.method, sampler=options.sampler, prompt=options.prompt_format)
+        self.done = self.failure = None
+        try:
+            async with aclosing(self._engine.infill(job)) as events:
+                async for event in events:
+                    if isinstance(event, wire.Done):
+                        self.done = event
+                    yield event
+        except EngineError as error:
+            self.failure = error
+            raise
+
+
+async def ask(engine: Infiller, job: wire.Infill, show: Callable[[wire.Locked | wire.Done], None]) -> wire.Done:
     """Run a job to its end; `show` sees each event."""
     async for event in engine.infill(job):
         show(event)

@@ -4,17 +4,24 @@ import argparse
 import asyncio
 import math
 import sys
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import cache
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from caesura import wire
-from caesura.client.shared import Engine
 from caesura.commands import CommandFailed
-from caesura.commands.common import Filled, filled, least, print_json, remarks, report, schema_files, shared, withheld
+from caesura.commands.common import (
+    AskedEngine,
+    Filled,
+    filled,
+    least,
+    print_json,
+    remarks,
+    report,
+    schema_files,
+    shared,
+    withheld,
+)
 from caesura.server.fills.history import LastFills
 from caesura.server.fills.result import FillResult, Level
 from caesura.server.fills.structured import Find, StructuredEdits, Unlikely, choose, finder
@@ -87,34 +94,13 @@ def _list(find: Find, document: Document, span: Span, options: argparse.Namespac
         print(f"caesura: {note}", file=sys.stderr)
 
 
-class _Asked:
-    """The engine, asked as the command line says. The last answer is kept for the report."""
-
-    def __init__(self, engine: Engine, options: argparse.Namespace) -> None:
-        self._engine = engine
-        self._options = options
-        self.done: wire.Done | None = None
-
-    def __repr__(self) -> str:
-        return f"<_Asked {self.done}>"
-
-    async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
-        options = self._options
-        job = replace(job, method=options.method, sampler=options.sampler, prompt=options.prompt_format)
-        async with aclosing(self._engine.infill(job)) as events:
-            async for event in events:
-                if isinstance(event, wire.Done):
-                    self.done = event
-                yield event
-
-
 async def _run(
     options: argparse.Namespace, document: Document, span: Span, find: Find
 ) -> tuple[FillResult | Unlikely, wire.Done, str]:
     """The result, or why it is withheld; the last answer, and the model that gave it."""
     result: object = None
     async with shared(options) as (engine, welcome):
-        asked = _Asked(engine, options)
+        asked = AskedEngine(engine, options)
         deadline_s = options.deadline_ms / 1000
         structured = StructuredEdits(
             asked, Settings(), LastFills(), deadline_s=deadline_s, min_probability=least(options)

@@ -1,4 +1,4 @@
-"""`caesura eval`: complete every case of a benchmark file, one at a time, as an editor does."""
+"""`caesura eval`: complete every case of a benchmark file, one at a time, as ghost text or as a requested fill."""
 
 import argparse
 import asyncio
@@ -15,20 +15,24 @@ import msgspec
 
 from caesura import model_store, wire
 from caesura.client.backend import EngineFailed
-from caesura.client.shared import Engine
 from caesura.commands import CommandFailed
-from caesura.commands.common import ask, ask_of, shared
+from caesura.commands.common import AskedEngine, ask, ask_of, shared
+from caesura.server.ghost.typed import Proposal
 from caesura.server.infill.choose import choice
-from caesura.server.infill.site import at_cursor
+from caesura.server.infill.site import Site, at_cursor
 from caesura.server.languages import language
+from caesura.server.session import EditorInfo, Session
 
 REPORT_S = 10.0
+URI = "untitled:case"
+SETTINGS = {"stats": False, "speculate": False, "warm": False}  # one request a case, and no record of it
 
 T = TypeVar("T")
+EvalRoute = Literal["ghost", "fill"]
 
 
 class EvalCase(msgspec.Struct, frozen=True):
-    """A gap of the benchmark. An empty `kind` is found from the text, as in an editor."""
+    """A gap of the benchmark. An empty `kind` is found from the text, as in an editor; ghost text always does that."""
 
     id: str
     prefix: str
@@ -38,13 +42,16 @@ class EvalCase(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An answer. `ms` is the time from sending the job to its last event. `confidence` is per token; `chance`
-    is the probability of all tokens of the engine's text, without that of its end. With an `error` there is no answer.
-    """
+    """An answer, as `route` says. `completion` is the text of the best candidate as it is inserted; ghost text may be
+    too unlikely for an editor to draw all of it: `shown` is what it draws. `ms` is the time to the complete answer.
+    `confidence` is per token; `chance` is the probability of all tokens of the engine's text, without that of its end.
+    With an `error` there is no answer."""
 
     id: str
     completion: str
     ms: float
+    route: EvalRoute | Literal[""] = msgspec.field(name="as", default="")
+    shown: str = ""
     steps: int = 0
     tokens: int = 0
     confidence: float = 0.0
@@ -59,9 +66,9 @@ class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_ms: float = 0.0
 
     @property
-    def made_with(self) -> tuple[str, str, str, str, float]:
+    def made_with(self) -> tuple[str, str, str, str, str, float]:
         """The options that change an answer; they are the same for all answers of a file."""
-        return self.model, self.method, self.sampler, self.prompt, self.deadline_ms
+        return self.route, self.model, self.method, self.sampler, self.prompt, self.deadline_ms
 
 
 def run(options: argparse.Namespace) -> None:
@@ -75,10 +82,10 @@ def run(options: argparse.Namespace) -> None:
         asyncio.run(_complete(options, left, file))
 
 
-def _made_with(options: argparse.Namespace) -> tuple[str, str, str, str, float]:
+def _made_with(options: argparse.Namespace) -> tuple[str, str, str, str, str, float]:
     named = (options.method or "", options.sampler or "", options.prompt_format or "")
     names = [model_store.resolve(name) for name in (options.model, options.draft) if name]
-    return " with drafts of ".join(names), *named, options.deadline_ms
+    return options.route, " with drafts of ".join(names), *named, options.deadline_ms
 
 
 def _done(out: Path, options: argparse.Namespace) -> list[Completion]:
@@ -87,11 +94,12 @@ def _done(out: Path, options: argparse.Namespace) -> list[Completion]:
     whole = data[: data.rfind(b"\n") + 1]
     found = list(_parsed(out, whole.splitlines(), Completion))
     if other := next((one.made_with for one in found if one.made_with != _made_with(options)), None):
-        model, method, sampler, prompt, deadline_ms = other
+        route, model, method, sampler, prompt, deadline_ms = other
         raise CommandFailed(
-            f"{out} was made with --model {model or 'unknown'}, --method {method or 'the default'},"
-            f" --sampler {sampler or 'the default'}, --prompt-format {prompt or 'the default'}"
-            f" and --deadline-ms {deadline_ms:g}; use the same or another --out."
+            f"{out} was made with --as {route or 'unknown'}, --model {model or 'unknown'},"
+            f" --method {method or 'the default'}, --sampler {sampler or 'the default'},"
+            f" --prompt-format {prompt or 'the default'} and --deadline-ms {deadline_ms:g};"
+            " use the same or another --out."
         )
     kept = [one for one in found if not one.error]
     if len(kept) < len(found) or len(whole) < len(data):
@@ -105,8 +113,15 @@ async def _complete(options: argparse.Namespace, cases: list[EvalCase], file: IO
     spent: list[float] = []
     reported = time.monotonic()
     async with shared(options) as (engine, _):
+        asked = AskedEngine(engine, options)
+        session = Session(EditorInfo("caesura eval", "utf-32", (), (), SETTINGS), lambda *_: asked)
         for number, case in enumerate(cases, 1):
-            completion = await _one(engine, case, options)
+            began = time.perf_counter()
+            try:
+                found = await (_fill(asked, case, options) if options.route == "fill" else _ghost(session, asked, case))
+            except EngineFailed as error:  # of this case only; an unavailable engine ends the run, which can be resumed
+                found = Completion(case.id, "", 0.0, error=str(error))
+            completion = msgspec.structs.replace(found, ms=(time.perf_counter() - began) * 1000)
             completion = _signed(completion, options)
             spent.append(completion.ms)
             file.write(msgspec.json.encode(completion) + b"\n")
@@ -116,19 +131,39 @@ async def _complete(options: argparse.Namespace, cases: list[EvalCase], file: IO
                 print(f"{number} of {len(cases)} cases, p50 {median(spent):.0f} ms", file=sys.stderr)
 
 
-async def _one(engine: Engine, case: EvalCase, options: argparse.Namespace) -> Completion:
-    asked = at_cursor(case.prefix + case.suffix, len(case.prefix), language(case.lang).id, case.kind or None)
-    began = time.perf_counter()
-    try:
-        done = await ask(engine, asked.job(ask_of(options, "complete")), lambda event: None)
-    except EngineFailed as error:  # of this case only; an unavailable engine ends the run, which can be resumed
-        return Completion(case.id, "", (time.perf_counter() - began) * 1000, error=str(error))
-    text, fill = choice(asked, done)
+async def _fill(asked: AskedEngine, case: EvalCase, options: argparse.Namespace) -> Completion:
+    place = _place(case)
+    done = await ask(asked, place.job(ask_of(options, "fill")), lambda event: None)
+    return _completion(case, place, done)
+
+
+async def _ghost(session: Session, asked: AskedEngine, case: EvalCase) -> Completion:
+    """The suggestion of a session of its own, as an editor gets it once the engine's answer is complete."""
+    session.open(URI, language(case.lang).id, 1, case.prefix + case.suffix)
+    asked.done = asked.failure = None
+    opened = session.workspace.get(URI)
+    assert opened is not None
+    answering = session.panes.propose(opened, len(case.prefix), invoked=False, on_part=lambda part: None)
+    shown = await answering()
+    session.close(URI)
+    if asked.failure:
+        raise asked.failure
+    assert isinstance(shown, Proposal), "no newer request has come"
+    found = _completion(case, _place(case), asked.done) if asked.done else Completion(case.id, "", 0.0)
+    return msgspec.structs.replace(found, shown=shown.insert)
+
+
+def _place(case: EvalCase) -> Site:
+    return at_cursor(case.prefix + case.suffix, len(case.prefix), language(case.lang).id, case.kind or None)
+
+
+def _completion(case: EvalCase, place: Site, done: wire.Done) -> Completion:
+    text, fill = choice(place, done)
     told = fill.probabilities
     return Completion(
         id=case.id,
         completion=text,
-        ms=(time.perf_counter() - began) * 1000,
+        ms=0.0,
         steps=done.steps,
         tokens=done.tokens.canvas + done.tokens.lookup + done.tokens.left_to_right,
         confidence=fill.confidence,
@@ -139,9 +174,9 @@ async def _one(engine: Engine, case: EvalCase, options: argparse.Namespace) -> C
 
 
 def _signed(completion: Completion, options: argparse.Namespace) -> Completion:
-    model, method, sampler, prompt, deadline_ms = _made_with(options)
+    route, model, method, sampler, prompt, deadline_ms = _made_with(options)
     return msgspec.structs.replace(
-        completion, model=model, method=method, sampler=sampler, prompt=prompt, deadline_ms=deadline_ms
+        completion, route=route, model=model, method=method, sampler=sampler, prompt=prompt, deadline_ms=deadline_ms
     )
 
 

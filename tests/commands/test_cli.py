@@ -575,9 +575,9 @@ def test_eval_completes_every_case_and_goes_on_where_it_stopped(run: Run, tmp_pa
     cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
     lines = [json.dumps({"id": str(n), "prefix": "x = ", "suffix": "\n", "lang": "python"}) for n in range(3)]
     cases.write_text("\n".join(lines[:2]) + "\n")
-    assert run("eval", cases, "--out", out).code == 0
+    assert run("eval", cases, "--as", "fill", "--out", out).code == 0
     cases.write_text("\n".join(lines) + "\n")
-    ran = run("eval", cases, "--out", out)
+    ran = run("eval", cases, "--as", "fill", "--out", out)
     assert (ran.code, ran.out) == (0, "")
     assert "2 of 3 cases are done already" in ran.err
     found = [json.loads(line) for line in out.read_text().splitlines()]
@@ -591,7 +591,7 @@ def test_eval_completes_every_case_and_goes_on_where_it_stopped(run: Run, tmp_pa
 def test_eval_says_how_likely_the_whole_of_a_text_is(run: Run, tmp_path: Path) -> None:
     cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
     cases.write_text(case("0", "doubt = "))
-    assert run("eval", cases, "--out", out).code == 0
+    assert run("eval", cases, "--as", "fill", "--out", out).code == 0
     found = json.loads(out.read_text())
     assert (found["confidence"], found["chance"]) == (0.5, 0.5 ** len("answer"))
 
@@ -599,7 +599,7 @@ def test_eval_says_how_likely_the_whole_of_a_text_is(run: Run, tmp_path: Path) -
 def test_a_fill_that_repeats_the_line_behind_it_gives_way_to_the_next_candidate(run: Run, tmp_path: Path) -> None:
     cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
     cases.write_text(json.dumps({"id": "0", "prefix": "again = 1\n", "suffix": "\nanswer\n", "lang": "python"}) + "\n")
-    assert run("eval", cases, "--out", out).code == 0
+    assert run("eval", cases, "--as", "fill", "--out", out).code == 0
     found = json.loads(out.read_text())
     assert (found["completion"], found["confidence"]) == ("another", 0.3)
 
@@ -610,7 +610,7 @@ def test_eval_asks_in_json_for_what_is_valid_as_an_editor_does(run: Run, tmp_pat
     gaps = {"value": ('{"a": ', ', "b": 1}\n'), "key": ("{", ': 1, "b": 1}\n'), "code": ("x = [", "]\n")}
     told = [{"id": n, "prefix": p, "suffix": s, "lang": "json" if n != "code" else ""} for n, (p, s) in gaps.items()]
     cases.write_text("".join(json.dumps(one) + "\n" for one in told))
-    assert run("eval", cases, "--out", out).code == 0
+    assert run("eval", cases, "--as", "fill", "--out", out).code == 0
     found = {one["id"]: one["completion"] for one in map(json.loads, out.read_text().splitlines())}
     assert found == {"value": "12", "key": "", "code": "answer"}, "12 is no key: what is not valid is not inserted"
 
@@ -622,12 +622,12 @@ def case(name: str, prefix: str = "x = ") -> str:
 def test_eval_tries_errors_again_and_drops_a_line_that_a_kill_has_cut(run: Run, tmp_path: Path) -> None:
     cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
     cases.write_text(case("0") + case("1", "refuse") + case("2"))
-    assert run("eval", cases, "--out", out).code == 0
+    assert run("eval", cases, "--as", "fill", "--out", out).code == 0
     first, failed, third = out.read_text().splitlines(keepends=True)
     assert json.loads(failed)["error"]
     out.write_text(first + failed + third[:20])
     cases.write_text(case("0") + case("1") + case("2"))
-    ran = run("eval", cases, "--out", out)
+    ran = run("eval", cases, "--as", "fill", "--out", out)
     assert ran.code == 0, ran.err
     assert "1 of 3 cases are done already" in ran.err
     found = [json.loads(line) for line in out.read_text().splitlines()]
@@ -638,16 +638,24 @@ def test_eval_tries_errors_again_and_drops_a_line_that_a_kill_has_cut(run: Run, 
 
 @pytest.mark.parametrize(
     "option",
-    [("--deadline-ms", "500"), ("--method", "verify"), ("--sampler", "threshold"), ("--prompt-format", "chat")],
+    [
+        ("--as", "ghost"),
+        ("--deadline-ms", "500"),
+        ("--method", "verify"),
+        ("--sampler", "threshold"),
+        ("--prompt-format", "chat"),
+    ],
 )
 def test_eval_refuses_to_go_on_with_other_options(run: Run, tmp_path: Path, option: tuple[str, str]) -> None:
     cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
     cases.write_text(case("0"))
-    assert run("eval", cases, "--out", out).code == 0
+    assert run("eval", cases, "--as", "fill", "--out", out).code == 0
     before = out.read_bytes()
-    ran = run("eval", cases, "--out", out, *option)
+    ran = run("eval", cases, "--as", "fill", "--out", out, *option)
     assert (ran.code, ran.out) == (1, "")
-    assert re.fullmatch(rf"caesura: .* was made with --model {DEFAULT}, .* use the same or another --out.\n", ran.err)
+    assert re.fullmatch(
+        rf"caesura: .* was made with --as fill, --model {DEFAULT}, .* use the same or another --out.\n", ran.err
+    )
     assert out.read_bytes() == before
 
 
@@ -663,9 +671,19 @@ def test_a_prompt_format_goes_to_the_engine_which_says_if_there_is_none(run: Run
     )
     cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
     cases.write_text(case("0"))
-    assert run("eval", cases, "--out", out, "--prompt-format", "nope").code == 0
+    assert run("eval", cases, "--as", "fill", "--out", out, "--prompt-format", "nope").code == 0
     found = json.loads(out.read_text())
     assert (found["error"], found["prompt"]) == ("No prompt format nope.", "nope")
+
+
+def test_eval_says_what_ghost_text_would_show(run: Run, tmp_path: Path) -> None:
+    cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
+    cases.write_text(case("sure") + case("unsure", "doubt = ") + case("refused", "refuse"))
+    assert run("eval", cases, "--out", out).code == 0
+    found = {one["id"]: one for one in map(json.loads, out.read_text().splitlines())}
+    assert (found["sure"]["as"], found["sure"]["completion"], found["sure"]["shown"]) == ("ghost", "answer", "answer")
+    assert (found["unsure"]["completion"], "shown" in found["unsure"]) == ("answer", False)
+    assert found["refused"]["error"]
 
 
 def test_eval_says_which_line_is_wrong(run: Run, tmp_path: Path) -> None:

@@ -152,13 +152,22 @@ def edit(place: Place, folder: Path) -> Texts:
 
 
 def evaluate(place: Place, folder: Path) -> Texts:
-    cases, out = folder / "cases.jsonl", folder / f"{place.name}.out"
     case = {"prefix": place.before, "suffix": place.after, "lang": place.language}
-    cases.write_text("".join(json.dumps({"id": f"kind {n}", **case, "kind": n}) + "\n" for n in ("", "block", "span")))
-    code, _, told = shell("eval", str(cases), "--out", str(out), "--model", MODEL)
+    kinds = [{"id": f"kind {n}", **case, "kind": n} for n in ("", "block", "span")]
+    return evaluated("fill", kinds, folder) | evaluated("ghost", [{"id": "shown", **case}], folder)
+
+
+def evaluated(route: str, given: list[dict[str, str]], folder: Path) -> Texts:
+    cases, out = folder / "cases.jsonl", folder / f"{route}.jsonl"
+    cases.write_text("".join(f"{json.dumps(case)}\n" for case in given))
+    out.unlink(missing_ok=True)
+    code, _, told = shell("eval", str(cases), "--as", route, "--out", str(out), "--model", MODEL)
     assert code == 0, told
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    return {row["id"]: [row["completion"], row.get("chance", 0.0)] for row in rows}
+    return {
+        row["id"]: [row.get("shown", "") if route == "ghost" else row["completion"], row.get("chance", 0.0)]
+        for row in rows
+    }
 
 
 def shell(*words: str) -> tuple[int, str, str]:
