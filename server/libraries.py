@@ -1,5 +1,6 @@
 """How a line at the head of a file brings a name, and what the standard libraries bring: a row for each language."""
 
+import builtins
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,54 +10,71 @@ from dataclasses import dataclass, field, replace
 class ImportRules:
     """How a line at the head of a file brings a name; structured/imports.py reads it.
 
-    An import is a line that matches `line`; one that brings NAME matches `pattern` too. `head` may stand above the
-    first one. A line that matches `relative` is good for files in one folder only. A text that matches `unseen` may
-    bring names which it does not show. `written` is the import of PATH, `listed` the same in a list of imports. The
-    `paths` are those of the standard library whose last part is the name that they bring. Where headers bring names,
-    `headers` has the pattern of the names of each, which are written after the text `before`. A file needs no import
-    for the names of its own package, which `package` finds."""
+    An import is a line that matches `line`. One that matches `brings` as a whole is one import and no more; its group
+    has the names that it brings, each the last word before a comma. `head` may stand above the first import, and
+    nothing may stand above a line that matches `first`. A line that matches `relative` is good for files in one folder
+    only. `unseen` is an import of others besides a wildcard that may bring names which the text does not show: then
+    nothing is offered. `written` is the import of PATH, `listed` the same in a list of imports. The `paths` are those
+    of the standard library whose last part is the name that they bring. Where headers bring names, `headers` has the
+    pattern of the names of each, which are written after the text `before`. A file needs no import for the `known`
+    names, for those of its own package, which `package` finds, nor for those `declared` in another file of its
+    folder."""
 
     line: str
-    pattern: str
+    brings: str
     written: str
     paths: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     before: str = ""
     listed: str = ""
     head: str = r"(?!)"
+    first: str = r"(?!)"
     relative: str = r"(?!)"
     unseen: str = r"(?!)"
+    known: str = ""
     package: str = r"(?!)"
+    declared: str = ""
 
 
 def _paths(packages: Mapping[str, str], mark: str) -> str:
     return " ".join(f"{package}{mark}{name}" for package, names in packages.items() for name in names.split())
 
 
+_NO_MODULES = "antigravity idlelib lib2to3 test this turtledemo"  # jokes, tests and programs
+_PYTHON_NAME = r"(?:[\w.]+\s+as\s+)?\w+"
 PYTHON_IMPORTS = ImportRules(
     r"(?:from\s+[\w.]+\s+import\s|import\s+\w)(?!.*[(\\]$)",
-    r"from\s+[\w.]+\s+import\s+(?:[\w., ]+,\s*)?NAME(?!\s+as\b)\b|import\s+NAME\b|import\s.*\bas\s+NAME\b"
-    r"|from\s.*\bas\s+NAME\b",
+    rf"(?:from\s+[\w.]+\s+)?import\s+({_PYTHON_NAME}(?:\s*,\s*{_PYTHON_NAME})*)",
     "import PATH",
-    " ".join(sorted(sys.stdlib_module_names)),
+    " ".join(sorted(name for name in sys.stdlib_module_names - {*_NO_MODULES.split()} if name[0] != "_")),
+    first=r"(?m)^from\s+__future__\s",
     relative=r"from\s+\.",
-    unseen=r"(?m)^from\s[^\n#]*\simport\s*\(?\s*\*",
+    known=" ".join(dir(builtins)),
 )
 _NODE_MODULES = """
-assert async_hooks buffer child_process cluster crypto dgram dns events fs http http2 https net os path perf_hooks
+assert async_hooks buffer child_process cluster dgram dns events fs http http2 https net os path perf_hooks
 querystring
 readline stream string_decoder tls tty url util v8 vm worker_threads zlib
 """
+_ECMA_GLOBALS = """
+AbortController Buffer FormData URL URLSearchParams WebSocket console crypto document fetch globalThis navigator
+performance process setInterval setTimeout structuredClone window
+"""
+_ECMA_NAMES = r"\{{\s*{0}(?:\s*,\s*{0})*\s*,?\s*\}}"
+_ECMA_IMPORTED = _ECMA_NAMES.format(r"(?:[\w$]+\s+as\s+)?[\w$]+")
+_ECMA_REQUIRED = _ECMA_NAMES.format(r"(?:[\w$]+\s*:\s*)?[\w$]+")
 ECMA_IMPORTS = ImportRules(
     r"import\b.*['\"]|(?:const|let|var)\s[^=]*=\s*require\b",
-    r"(?:import|const|let|var)\s[^=;'\"]*(?<![\w$])NAME(?![\w$])",
+    rf"import\s+(?!type\s)([\w$]+|\*\s*as\s+[\w$]+|(?:[\w$]+\s*,\s*)?{_ECMA_IMPORTED})\s*from\s*['\"][^'\"]+['\"];?"
+    rf"|(?:const|let|var)\s+([\w$]+|{_ECMA_REQUIRED})\s*=\s*require\(['\"][^'\"]+['\"]\)(?:\.[\w$]+)*;?",
     "",  # as the imports of the file are
     _NODE_MODULES,
     relative=r".*['\"]\.",
+    known=_ECMA_GLOBALS,
 )
 GO_IMPORTS = ImportRules(
     r"import\s+\(?|(?:[\w.]+\s+)?\"[^\"\s]+\"\s*(?://.*)?$",
-    r"(?:[\"/.-]|\"[^\"]*/)NAME(?:\.v\d+|-go|/v\d+)?\"|NAME\s+\"",
+    r"(?:import\s+)?(?:(\w+)\s+\"[^\"]+\"|\"(?:[^\"]*[/.-])?(?!(?:v\d+|go)\")(\w+)(?:\.v\d+|-go|/v\d+)?\")",
     'import "PATH"',
     "bufio bytes compress/gzip container/heap container/list context crypto/md5 crypto/sha1 crypto/sha256 crypto/tls "
     "crypto/x509 database/sql embed encoding/base64 encoding/binary encoding/csv encoding/hex encoding/json "
@@ -67,7 +85,7 @@ GO_IMPORTS = ImportRules(
     "unicode/utf16 unicode/utf8 unsafe",
     listed='"PATH"',
     head=r"package\s",
-    unseen=r"(?m)^[ \t]*(?:import[ \t]+)?\.[ \t]+\"",
+    declared=r"^(?:func|type|var|const)\s+(\w+)|^\t(\w+)(?:\s+[\w.*\[\]]+)?\s+=\s",
 )
 
 _RUST_MODULES = {
@@ -95,11 +113,12 @@ _RUST_MODULES = {
 }
 RUST_IMPORTS = ImportRules(
     r"(?:pub(?:\([^)]*\))?\s+)?use\s.*;",
-    r"use\s(?!.*\bNAME::).*(?:::|[{,]\s*|\sas\s+)NAME\b(?!\s+as\b)",
+    r"use\s+(?:\w+::)*(\w+(?:\s+as\s+\w+)?|\{[\w\s,:]+\})\s*;",
     "use PATH;",
     _paths(_RUST_MODULES, "::"),
     relative=r".*\b(?:super|self)::",
-    unseen=r"(?m)^(?:pub[^\n]*\s)?use\s[^;\n]*::\*",
+    known="Box Clone Copy Default Drop Eq Err Fn FnMut FnOnce From Into IntoIterator Iterator None Ok Option Ord "
+    "PartialEq PartialOrd Result Self Send Sized Some String Sync ToOwned ToString TryFrom TryInto Unpin Vec",
 )
 _JAVA_CLASSES = {
     "java.io": "BufferedReader BufferedWriter ByteArrayInputStream ByteArrayOutputStream Closeable EOFException File "
@@ -126,12 +145,15 @@ _JAVA_CLASSES = {
 
 JAVA_IMPORTS = ImportRules(
     r"import\s",
-    r"import\s+(?:static\s+)?[\w.]+\.NAME\s*;",
+    r"import\s+(?:static\s+)?[\w.]+\.(\w+)\s*;",
     "import PATH;",
     _paths(_JAVA_CLASSES, "."),
     head=r"package\s",
     unseen=r"(?m)^import\s[^;\n]*\*",
+    known="Boolean Byte Character Class Double Enum Error Exception Float Integer Iterable Long Math Module Number "
+    "Object Override Process Record Runnable Short String StringBuilder System Thread Throwable Void",
     package=r"(?m)^package\s+([\w.]+)",
+    declared=r"\b(?:class|interface|enum|record)\s+(\w+)",
 )
 _C_HEADERS = {
     "assert.h": r"assert",
@@ -179,10 +201,13 @@ _CPP_HEADERS = {
     "type_traits": r"is_[a-z_]+|enable_if(?:_t)?|decay(?:_t)?|conditional(?:_t)?|true_type|false_type|remove_[a-z_]+",
     "utility": r"move|forward|pair|make_pair|swap|exchange|declval",
 }
-C_IMPORTS = ImportRules(r"#\s*include\b", r"(?!)", "#include <PATH>", headers=_C_HEADERS)
+C_IMPORTS = ImportRules(
+    r"#\s*include\b",
+    r"(?!)",
+    "#include <PATH>",
+    headers=_C_HEADERS,
+    unseen=r"(?m)^[ \t]*#[ \t]*include[ \t]*\"",  # a header of others, which may declare it or include more
+)
 CPP_IMPORTS = replace(
-    C_IMPORTS,
-    headers=_CPP_HEADERS,
-    before="std::",
-    unseen=r"(?m)^[ \t]*#[ \t]*include[ \t]*(?:\"|<[^>\n]*[./])",  # a header of others, which may include more
+    C_IMPORTS, headers=_CPP_HEADERS, before="std::", unseen=r"(?m)^[ \t]*#[ \t]*include[ \t]*(?:\"|<[^>\n]*[./])"
 )

@@ -40,8 +40,8 @@ class NameRules:
     A fill that binds NAME may begin with one of `starts`, and matches the RE2 `pattern` somewhere. A variable has a
     name of this `shape`, and none of the `known` words, which the language or its usual tools define. If a language
     `hoists`, a function, a type or an import holds in its whole scope, also before its own place. A text that matches
-    the RE2 `wildcard` imports names which it does not show. `members` says how a class binds its members, `imports` how
-    a file brings the names of others."""
+    the RE2 `wildcard` imports names which it does not show. `members` says how a class binds its members,
+    `import_rules` how a file brings the names of others."""
 
     queries: tuple[str, ...]
     starts: tuple[str, ...]
@@ -51,7 +51,7 @@ class NameRules:
     hoists: bool = True
     wildcard: str = ""
     members: MemberRules | None = None
-    imports: ImportRules | None = None
+    import_rules: ImportRules | None = None
 
     def is_variable(self, name: str) -> bool:
         return name not in self.known.split() and re.fullmatch(self.shape, name) is not None
@@ -79,7 +79,7 @@ PYTHON = NameRules(
     hoists=False,
     wildcard=r"(?m)^[ \t]*from\s[^\n#]*\simport\s*\(?\s*\*",
     members=_PYTHON_MEMBERS,
-    imports=PYTHON_IMPORTS,
+    import_rules=PYTHON_IMPORTS,
 )
 _ECMA_KNOWN = """
 AbortController AbortSignal Array ArrayBuffer BigInt Blob Boolean Buffer DOMException Date Error Event EventTarget
@@ -114,9 +114,9 @@ _ECMA_MEMBERS = MemberRules(
 )
 _JAVASCRIPT_MEMBERS = replace(_ECMA_MEMBERS, queries=("members_ecma", "members_javascript"))
 _TYPESCRIPT_MEMBERS = replace(_ECMA_MEMBERS, queries=("members_ecma", "members_typescript"))
-JAVASCRIPT = NameRules(("ecma", "javascript", "jsx"), *_ECMA, members=_JAVASCRIPT_MEMBERS, imports=ECMA_IMPORTS)
-TYPESCRIPT = NameRules(("ecma", "typescript"), *_ECMA, members=_TYPESCRIPT_MEMBERS, imports=ECMA_IMPORTS)
-TSX = NameRules(("ecma", "typescript", "jsx"), *_ECMA, members=_TYPESCRIPT_MEMBERS, imports=ECMA_IMPORTS)
+JAVASCRIPT = NameRules(("ecma", "javascript", "jsx"), *_ECMA, members=_JAVASCRIPT_MEMBERS, import_rules=ECMA_IMPORTS)
+TYPESCRIPT = NameRules(("ecma", "typescript"), *_ECMA, members=_TYPESCRIPT_MEMBERS, import_rules=ECMA_IMPORTS)
+TSX = NameRules(("ecma", "typescript", "jsx"), *_ECMA, members=_TYPESCRIPT_MEMBERS, import_rules=ECMA_IMPORTS)
 GO = NameRules(
     ("go",),
     ("NAME :=",),
@@ -126,7 +126,7 @@ GO = NameRules(
     "int8 iota len make max min new nil panic print println real recover rune string true uint uint16 uint32 uint64 "
     "uint8 uintptr",
     wildcard=r"(?m)^[ \t]*(?:import[ \t]+)?\.[ \t]+\"",
-    imports=GO_IMPORTS,
+    import_rules=GO_IMPORTS,
 )
 RUST = NameRules(
     ("rust",),
@@ -137,7 +137,7 @@ RUST = NameRules(
     # also words in the text of a macro
     "as box dyn else feature for if impl in let loop match move mut ref return target_os test unix while windows",
     wildcard=r"(?m)^(?:pub[^\n]*\s)?use\s[^;\n]*::\*",  # of the file, not of its tests
-    imports=RUST_IMPORTS,
+    import_rules=RUST_IMPORTS,
 )
 
 
@@ -164,7 +164,7 @@ _TYPED = (  # the name follows a type, and perhaps other names
     r"|\bcatch\s*\([^)\n]*\bNAME\s*\)"
 )
 _C_KNOWN = "asm bool environ errno false nullptr optarg optind stderr stdin stdout this timezone true"
-C = NameRules(("c",), (), _TYPED, _C_KNOWN, imports=C_IMPORTS)
+C = NameRules(("c",), (), _TYPED, _C_KNOWN, import_rules=C_IMPORTS)
 CPP = NameRules(
     ("c", "cpp"),
     (),
@@ -172,12 +172,12 @@ CPP = NameRules(
     _C_KNOWN,
     r"(?!k[A-Z])[a-z]\w*(?<!_)",  # neither a constant nor a member
     wildcard=r"(?m)^[ \t]*using\s+namespace\s",
-    imports=CPP_IMPORTS,
+    import_rules=CPP_IMPORTS,
 )
 JAVA = NameRules(
     ("java",),
     (),
     _TYPED + r"|\binstanceof\s[^)\n]*\bNAME\b",
     wildcard=r"(?m)^[ \t]*import\s+static\s[^;\n]*\.\*",
-    imports=JAVA_IMPORTS,
+    import_rules=JAVA_IMPORTS,
 )

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import re2
 import tree_sitter
 
 from caesura.server.languages import Language, query
@@ -19,7 +20,7 @@ from caesura.server.languages import Language, query
 _CODE = re.compile(rb"\S")
 _WORD = re.compile(r"[\w$]+")
 _OWN = ("function", "type")  # kinds of definitions that may name the scope which they are in
-_READS = ("local.reference", "other", "error", "block")  # captures that only a search for reads needs
+READS = ("local.reference", "other", "error", "block")  # captures that only a search for reads needs
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,12 @@ class Code:
         cursor.set_byte_range(span.start, span.end)
         return cursor.captures(self.tree.root_node)
 
+    @property
+    def has_wildcard(self) -> bool:
+        """Whether the text imports names which it does not show."""
+        wildcard = self.language.names.wildcard if self.language.names else ""
+        return bool(wildcard and re2.search(wildcard.encode(), self.source))
+
     def text(self, node: tree_sitter.Node) -> str:
         return self.source[node.start_byte : node.end_byte].decode(errors="replace")
 
@@ -111,7 +118,7 @@ class Scopes:
     """The scopes and definitions in a part of a text."""
 
     def __init__(self, code: Code, span: Extent) -> None:
-        found = code.captures(span, *_READS)
+        found = code.captures(span, *READS)
         end = max(len(code.source), code.tree.root_node.end_byte)  # a moved tree may be longer than the text
         self._scopes = [LexicalScope(0, end, "", None, ())]
         for kind, node in sorted(_of(found, "local.scope"), key=lambda one: (one[1].start_byte, -one[1].end_byte)):

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-import re2
 import tree_sitter
 
 from caesura import wire
@@ -83,7 +82,7 @@ class _Place:
 
     def __init__(self, code: Code, hole: Extent, block: Extent, row: NameRules) -> None:
         self.code, self.hole, self.hoists = code, hole, row.hoists
-        self.has_wildcard = bool(row.wildcard and re2.search(row.wildcard.encode(), code.source))
+        self.has_wildcard = code.has_wildcard
         self.searched = Extent(max(0, hole.start - BEFORE), hole.end + AFTER)
         self.scopes = Scopes(code, self.searched)
         self.path = self.scopes.around(Extent(min(hole.start, block.start), block.end))

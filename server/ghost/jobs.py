@@ -61,8 +61,7 @@ class Jobs:
         return ""
 
     def offer(self, opened: OpenDocument, canvas: WarmCanvas) -> Offer | None:
-        """The offer of the document's language after the lead of a canvas, or of a line that it imports, if there is
-        one."""
+        """The offer of the document's language after the lead of a canvas, or an import line, if there is one."""
         document = opened.document
         start, typed = canvas.typed.origin, canvas.typed.text
         before, after = document.text[:start] + canvas.lead, document.text[start + len(typed) :]
