@@ -6,6 +6,7 @@ or imported. The model chooses among the lines."""
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 
 import tree_sitter
 
@@ -56,7 +57,7 @@ def completion(
         return None
     known = _known(code, rules, near, name, others)
     rests = (line[len(begun) :] for line in known if line.startswith(begun))
-    fit = few((rest for rest in rests if 0 < len(rest) <= LONGEST), MOST_LINES)
+    fit = few(islice((rest for rest in rests if 0 < len(rest) <= LONGEST), MOST_LINES))
     if not fit:
         return None
     hole = wire.Hole(kind="line", grammar=wire.Pattern(either(fit)))
