@@ -85,7 +85,7 @@ GO_IMPORTS = ImportRules(
     "unicode/utf16 unicode/utf8 unsafe",
     listed='"PATH"',
     head=r"package\s",
-    declared=r"^(?:func|type|var|const)\s+(\w+)|^\t(\w+)(?:\s+[\w.*\[\]]+)?\s+=\s",
+    declared=r"\n(?:(?:func|type|var|const) |\t(?=\w+(?: +[\w.*\[\]]+)? += ))(\w+)",
 )
 
 _RUST_MODULES = {
@@ -153,7 +153,7 @@ JAVA_IMPORTS = ImportRules(
     known="Boolean Byte Character Class Double Enum Error Exception Float Integer Iterable Long Math Module Number "
     "Object Override Process Record Runnable Short String StringBuilder System Thread Throwable Void",
     package=r"(?m)^package\s+([\w.]+)",
-    declared=r"\b(?:class|interface|enum|record)\s+(\w+)",
+    declared=r"(?:class|interface|enum|record)\s+(\w+)",
 )
 _C_HEADERS = {
     "assert.h": r"assert",

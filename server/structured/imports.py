@@ -164,7 +164,7 @@ def _of_package(language: Language, rules: ImportRules, name: str, others: Seque
 
 @lru_cache(KEPT)
 def _declared(text: str, pattern: str) -> frozenset[str]:
-    return frozenset(found[found.lastindex or 0] for found in re.finditer(pattern, text, re.MULTILINE))
+    return frozenset(re.findall(pattern, text))
 
 
 @lru_cache(KEPT)
