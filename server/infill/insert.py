@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from caesura.characters import is_word, visible
-from caesura.server.context.context import NEAR, USUAL_LINES, Context, line_after, line_before, opens_block
+from caesura.server.context.context import (
+    NEAR,
+    USUAL_LINES,
+    Context,
+    line_after,
+    line_before,
+    opener_above,
+    opens_block,
+)
 from caesura.server.infill.indentation import indented
 from caesura.server.infill.repeats import is_alike, without_next_line
 from caesura.server.languages import UNKNOWN, Language, language
@@ -75,7 +83,7 @@ def finish(text: str, context: Context) -> str:
     before, after = line_before(context.prefix, len(context.prefix)), line_after(context.suffix, 0)
     text = visible(text, context.prefix, context.suffix).replace("\r\n", "\n").replace("\r", "\n")
     text = _without_leaks(text, context, row)
-    text = indented(text, context, row, before)
+    text = _without_strays(indented(text, context, row, before), context, row, before)
     text = _within(text, context, row, before)
     text = _without_rest_of_line(text, context, row, after)
     text = without_next_line(_without_following_lines(text, context, row, before), context, row, before)
@@ -136,6 +144,26 @@ def _without_leaks(text: str, context: Context, row: Language) -> str:
         if line.startswith("```") or (label.match(line) and line.strip() not in around):
             return "\n".join(lines[:index])
     return "\n".join(lines)
+
+
+def _without_strays(text: str, context: Context, row: Language, before: str) -> str:
+    """`text` before its first line that is deeper than the finished statement above it. In a language with `headers`
+    only those have deeper lines after them; grammars let such a line pass."""
+    if not row.headers or not row.offside or context.scope != "code":
+        return text
+    scan, at = _open_at_hole(context), 0
+    for line in text.split("\n"):
+        code = line.strip() and not line.lstrip().startswith(row.comment or "\0")
+        begins = at or (indent_of(line) and not before.strip())  # the cursor's own column is the user's choice
+        if code and begins and not scan.open and not scan.quote:
+            above = opener_above(context.prefix + text[:at], row)
+            opens = opens_block(above, row) or above.rstrip().endswith((":", "\\")) or Scan(row).feed(above).quote
+            deeper = len(indent_of(line if at else before + line).expandtabs()) > len(indent_of(above).expandtabs())
+            if deeper and not opens:
+                return text[: max(0, at - 1)]
+        scan.feed(line + "\n")
+        at += len(line) + 1
+    return text
 
 
 def _within(text: str, context: Context, row: Language, before: str) -> str:

@@ -122,6 +122,15 @@ from ..support.marked import marked
         ("def f():\n|\n", "return 1", "    return 1"),
         ("def f():\n|\n", "a = 1\nreturn a", "    a = 1\n    return a"),
         ("def f(a,\n      b):\n    |\n", "c = 1\n    return c", "c = 1\n    return c"),
+        # no deeper than a finished statement above
+        ("x = 1\n|\ny = 2", "    z = 2", ""),
+        ("import a\n\n|\n\ndef f(): pass", "    return a", ""),
+        ("x = f(\n    a,\n)\n|\ny = 2\n", "    z = 2", ""),
+        ("def f():\n    |\n", "a = 1\n        b = 2", "a = 1"),
+        ("def f():\n    a()\n\n|\n", "    b()", "    b()"),
+        ("if a and \\\n        b:\n|\n", "            c()", "            c()"),
+        ('class A:\n    x = """a\nb"""\n|\n', "    y = 1", "    y = 1"),
+        ("x = [\n|\n]\n", "    1", "    1"),
         # tabs and spaces
         ("class C:\n\tdef f():\n\t\t|\n", "a = 1\n        return a", "a = 1\n\t\treturn a"),
         ("class C:\n  def f():\n    |\n", "if a:\n\t\t\treturn a", "if a:\n      return a"),
