@@ -13,7 +13,7 @@ from caesura.server.context.context import NEAR, Context, line_after, line_befor
 from caesura.server.infill.insert import STATEMENT, WORD, ends
 from caesura.server.infill.members import ClassMembers
 from caesura.server.infill.readers import reads
-from caesura.server.languages import Language, grammar, language
+from caesura.server.languages import COMMON, Language, grammar, language
 from caesura.server.text.lexer import CLOSER, Scan, closes, indent_of
 
 MAX_WHOLE = 60_000  # most bytes of a file that is parsed whole before anything is cut
@@ -25,6 +25,7 @@ _BRACE_ALONE = re.compile(r"\n[ \t]*\{[ \t]*\r?\n")
 _DECLARES = re.compile(r"\b(?:class|enum|interface|namespace|record|struct|union)\b")
 _BEFORE_BRACE = string.ascii_letters + string.digits + "_)>"
 _FIRST_WORD = re.compile(r"\w+")
+_END_TAG = re.compile(r"</([\w:-]+)")
 _TAKES_LINE = {True: re.compile(r"(?:\\|\||&&)\Z"), False: re.compile(r"\\\Z")}  # the end of a line, in a shell or not
 _ASSIGNS = re.compile(r"[ \t]*(?:[-+*/%|&^:?.]{1,3})?=(?![=>~])")
 _CALL = re.compile(r"\s*(?!(?:if|for|foreach|while|switch|catch|using|lock|fixed)\b)[\w.:>-]+\(.*\)")  # no header
@@ -162,9 +163,19 @@ class SyntaxGate:
         rated = sorted(
             (grade, -at)
             for at, grade in ends(body, self._context)
-            if grade <= lowest and at < len(body) and not _ASSIGNS.match(body, at)
+            if grade <= lowest and at < len(body) and not _ASSIGNS.match(body, at) and not self._halves(body, at)
         )
         return [body[:-at] + tail for _, at in rated]
+
+    def _halves(self, body: str, at: int) -> bool:
+        """True if the start of `body` up to `at` ends in a line of keywords alone that goes on there, such as `export`,
+        or leaves a tag open that the rest closes."""
+        rest, line = body[at:], line_before(self._text, self._start) + body[:at]
+        for tag in (tags := _END_TAG.findall(rest)):
+            if tags.count(tag) > len(re.findall(rf"<{re.escape(tag)}\b", rest)):
+                return True
+        words = line[line.rfind("\n") + 1 :].split()
+        return not self._row.prose and bool(line_after(body, at).strip()) and COMMON.issuperset(words)
 
     def _opened(self) -> "ParseWindow | None":
         """The parsed window; None if insertions cannot be judged."""
@@ -268,7 +279,8 @@ class ParseWindow:
         self._source, self._start, self._end = source[first:last] if self.judges else b"", start - first, end - first
         self._parser = _parser(row)
         self._parsed = self._parser.parse(self._source, tree) if tree else self._parser.parse(self._source)
-        self.errors = _errors(self._parsed.root_node)
+        self._strays = _strays(row)
+        self.errors = self._count(self._parsed)
 
     def __repr__(self) -> str:
         return f"<Window {len(self._source)} bytes, {self.errors} errors>"
@@ -286,7 +298,11 @@ class ParseWindow:
             _point(self._source[: self._end]),
             _point(head + new),
         )
-        return _errors(self._parser.parse(head + new + self._source[self._end :], tree).root_node)
+        return self._count(self._parser.parse(head + new + self._source[self._end :], tree))
+
+    def _count(self, tree: tree_sitter.Tree) -> int:
+        strays = tree_sitter.QueryCursor(self._strays).captures(tree.root_node) if self._strays else {}
+        return _errors(tree.root_node) + sum(not _in_error(node) for node in strays.get("stray", ()))
 
 
 def _statements(source: bytes, start: int, end: int, tree: tree_sitter.Tree | None) -> tuple[int, int]:
@@ -324,6 +340,12 @@ def _errors(root: tree_sitter.Node) -> int:
     return found
 
 
+def _in_error(node: tree_sitter.Node | None) -> bool:
+    while node is not None and not node.is_error:
+        node = node.parent
+    return node is not None
+
+
 def _point(source: bytes) -> tuple[int, int]:
     return source.count(b"\n"), len(source) - source.rfind(b"\n") - 1
 
@@ -333,3 +355,10 @@ def _parser(row: Language) -> tree_sitter.Parser:
     known = grammar(row)
     assert known is not None, "the caller has checked that there is a grammar"
     return tree_sitter.Parser(known)
+
+
+@cache
+def _strays(row: Language) -> tree_sitter.Query | None:
+    """The query for end tags of elements that are not open, in a grammar that has a node for them: no ERROR."""
+    known, kind = grammar(row), "erroneous_end_tag"
+    return tree_sitter.Query(known, f"({kind}) @stray") if known and known.id_for_node_kind(kind, True) else None

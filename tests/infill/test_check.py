@@ -47,6 +47,14 @@ def gate(source: str, name: str = "python", *, parse: bool = True) -> SyntaxGate
         ("function f()\n  ¦\nend\n", "lua", "else", ""),
         ("void f() {\n  ¦\n}\n", "cpp", "#endif", ""),
         ("#if A\nint a;\n¦\n", "cpp", "#endif", "#endif"),
+        ("<div>\n  ¦\n</div>\n", "html", "</span>", ""),
+        ("<div>\n  <b>¦\n</div>\n", "html", "x</b>", "x</b>"),
+        # half a keyword, or half an element
+        ("¦\nf();\n", "javascript", "export const q = (a => {\n  return a;\n", ""),
+        ("¦\nf();\n", "typescript", "export default (a => {\n  return a;\n", ""),
+        ("x = 1\n¦", "python", "async def f(:\n    pass", ""),
+        ("¦\n", "html", "<p>it's a < b</p>", ""),
+        ("f();\n¦\n", "javascript", "return\nx = (;", "return"),
         # a start that is another command, or that takes the next line
         ("f() {\n  ¦\n}\n", "shellscript", "awk '", ""),
         ("f() {\n  ¦\n  y\n}\n", "shellscript", "foo |", ""),
