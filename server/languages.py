@@ -312,6 +312,7 @@ _TABLE = (
     Language("r", None, "r", "#", ("{",), step="  ", extensions=(".r",)),
     Language("restructuredtext", None, "rst", quotes="", prose=True, extensions=(".rst",), aliases=("rst",)),
     Language("ruby", _wheel("ruby"), "ruby", "#", words=RUBY, apart="alias a b", step="  ",
+             raw=((r"(?<![^\n])=begin\b", r".*?\n(?P<end>=end\b)"),),
              heredoc=r"<<[-~](['\"]?)([A-Z_]\w*)\1", extensions=(".rb", ".rake", ".gemspec"),
              files=("gemfile", "rakefile")),
     _braced("scala", None, "scala", step="  ", long_quotes=('"""',), extensions=(".scala", ".sc")),

@@ -13,8 +13,8 @@ class Words:
     Those in `anywhere` count in every place, those in `modifiers` not after `return`: `return if done`. A `do` in the
     line of one of the `loops` opens nothing more. A line that begins with one of the `middles` begins another part of
     a block that one of its words has opened, or any if it has none. `patterns`: in a `case`, ")" may end a pattern. A
-    definition that matches `endless` has no block. `body` stands for a body that is not written yet. `commands`: the
-    start of a statement is another statement.
+    definition that matches `endless` has no block. `body` stands for a body that is not written yet. `commands`: a
+    cut statement would still run, as something else.
     """
 
     closers: dict[str, str]
@@ -55,7 +55,9 @@ class Words:
         return found is not None and found[1] in self.middles
 
     def openers(self, line: str) -> set[str]:
-        """The words of which one must be open where such a line begins; none if any line may stand there."""
+        """The marks of which one must be open where such a line begins; none if any line may stand there."""
+        if self.commands and line.lstrip().startswith("}"):
+            return {"{"}  # alone it is the name of a command
         found = re.match(r"\s*(\w+)(?![\w?!:=(.-])", line)
         word = found[1] if found else ""
         return {*self.middles.get(word, "").split(), *(one for one, closer in self.closers.items() if closer == word)}

@@ -14,7 +14,7 @@ from caesura.server.infill.insert import STATEMENT, WORD, ends
 from caesura.server.infill.members import ClassMembers
 from caesura.server.infill.readers import reads
 from caesura.server.languages import COMMON, Language, grammar, language
-from caesura.server.text.lexer import CLOSER, Scan, closes, indent_of
+from caesura.server.text.lexer import CLOSER, Scan, closes, heredocs, indent_of, without_heredocs
 
 MAX_WHOLE = 60_000  # most bytes of a file that is parsed whole before anything is cut
 MAX_WINDOW = 200_000  # most bytes parsed around the hole; in a larger window every insertion counts as sound
@@ -29,7 +29,7 @@ _END_TAG = re.compile(r"</([\w:-]+)")
 _TAKES_LINE = {True: re.compile(r"(?:\\|\||&&)\Z"), False: re.compile(r"\\\Z")}  # the end of a line, in a shell or not
 _ASSIGNS = re.compile(r"[ \t]*(?:[-+*/%|&^:?.]{1,3})?=(?![=>~])")
 _CALL = re.compile(r"\s*(?!(?:if|for|foreach|while|switch|catch|using|lock|fixed)\b)[\w.:>-]+\(.*\)")  # no header
-_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(if|endif|else|elif)", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(if|endif|elseif|elif|else|region|endregion)", re.MULTILINE)
 _BEFORE_DECLARATION = re.compile(r"\s*(?:@|#?\[|template\b).*[\w)\]>]")  # attributes and decorators, as a whole line
 _DECLARATIONS = ("class a {}", "int a();", "a() {}", "a: u8,", "a,", "def a(): pass", "function a() {}")
 _DEMANDS = {"try": (" finally {}", " catch (...) {}"), "do": (" while (0);",)}  # after the block of that word
@@ -104,22 +104,24 @@ class SyntaxGate:
         if self._context.scope != "code":
             return insert
         if self._row.directives and "#" in insert:
-            marks = _DIRECTIVE.findall(above)
-            open_ = marks.count("if") - marks.count("endif")
+            open_: list[str] = []
+            for mark in _DIRECTIVE.findall(above):
+                _takes(open_, mark)
             for found in _DIRECTIVE.finditer(insert):
-                if open_ <= 0 and found[1] != "if":
+                if not _takes(open_, found[1]):
                     return insert[: max(0, found.start() - 1)]
-                open_ += (found[1] == "if") - (found[1] == "endif")
         if words is None or not any(map(words.openers, insert.split("\n"))):
             return insert
-        scan, at = Scan(self._row).feed(above[-NEAR:]), 0
+        scan, at = Scan(self._row).feed(without_heredocs(above[-NEAR:], self._row)), 0
         if len(above) > NEAR or scan.quote:
             return insert  # what is open may have begun further up
+        documents = list(heredocs(insert, self._row))
         for line in insert.split("\n"):
-            wanted = words.openers(line) if at or not line_before(above, len(above)).strip() else set()
-            if wanted and not any(bracket.mark in wanted for bracket in scan.open):
-                return insert[: max(0, at - 1)]
-            scan.feed(line + "\n")
+            if not any(first < at < last for first, last in documents):
+                wanted = words.openers(line) if at or not line_before(above, len(above)).strip() else set()
+                if wanted and not scan.quote and not any(bracket.mark in wanted for bracket in scan.open):
+                    return insert[: max(0, at - 1)]
+                scan.feed(line + "\n")
             at += len(line) + 1
         return insert
 
@@ -213,8 +215,8 @@ class SyntaxGate:
         return errors
 
     def _takes_next_line(self, window: "ParseWindow", insert: str) -> bool:
-        """True if the next line of the document becomes the rest of a statement of `insert`: a line there with which
-        no statement can go on is an error."""
+        """True if the next line of the document becomes the rest of a statement of `insert`. This is tested by putting
+        `row.apart` on the next line: an error means that the statement runs on."""
         before, rest = line_before(self._text, self._start), line_after(self._text, self._end)
         if window.errors or before.strip() or rest.strip() or insert.strip() == self._hole.strip():
             return False
@@ -234,6 +236,20 @@ class SyntaxGate:
         if self._lone is None:
             self._lone = window.errors_with("\n" + self._row.apart)
         return not self._lone and window.errors_with(f"{insert}\n{self._row.apart}") > 0
+
+
+def _takes(open_: list[str], mark: str) -> bool:
+    """True if a directive may stand where these are `open_`, the innermost last; it opens, changes or closes one."""
+    innermost = open_[-1] if open_ else ""
+    if mark in ("if", "region"):
+        open_.append(mark)
+    elif innermost not in {"endregion": ("region",), "endif": ("if", "else")}.get(mark, ("if",)):
+        return False
+    elif mark == "else":
+        open_[-1] = mark
+    elif mark.startswith("end"):
+        open_.pop()
+    return True
 
 
 def rests(text: str, row: Language, *, brace: bool, alone: bool) -> Iterator[str]:

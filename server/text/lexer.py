@@ -231,6 +231,18 @@ def heredocs(text: str, row: Language) -> Iterator[tuple[int, int]]:
         yield text.rfind("\n", 0, found.start()) + 1, end.end() if end else len(text) + 1
 
 
+def without_heredocs(text: str, row: Language) -> str:
+    """`text` without the lines of its here-documents; the lines of their commands stay."""
+    kept, at, begins = "", 0, -1
+    for first, last in heredocs(text, row):
+        body = text.find("\n", first)
+        if body >= at:
+            kept, begins = kept + text[at:body], body
+        if body == begins:  # another one that begins in the text of one begins nothing
+            at = max(at, last)
+    return kept + text[at:]
+
+
 def literal_lines(text: str, row: Language, before: str) -> set[int]:
     """The numbers of the lines of `text`, after the line `before`, that begin in a string or here-document that `text`
     begins: their blanks are part of it."""
