@@ -17,6 +17,8 @@ _AS_DEEP = re.compile(  # lines that may be as deep as what they are in: items, 
     r"- |#(?:if|else|end)|(?:case\b.*|default|public|private|protected)[ \t]*:|[^()\n]*\)[ \t]*(?:\Z|\n)"
 )
 
+_NAMESPACE = re.compile(r"\s*(?:(?:inline|export)\s+)*(?:namespace\b|extern\s*\")")
+
 
 def indented(text: str, context: Context, row: Language, before: str) -> str:
     """`text` with the indentation that it needs after `before`, the start of the hole's line."""
@@ -113,10 +115,33 @@ def _is_settled(context: Context, row: Language) -> bool:
     return blank or (alike and not row.offside)
 
 
+def _is_flat(context: Context, row: Language, opener: str) -> bool:
+    """True if the file shows that a body of that kind is no deeper than its opener: that of a namespace, for which
+    nothing to show is enough, or of an element at the depth of `opener`."""
+    deeper = Counter[bool]()
+    above, below = context.prefix[: context.prefix.rfind("\n") + 1].splitlines(), context.suffix.splitlines()
+    above, below = [line for line in above if line.strip()], [line for line in below if line.strip()]
+    namespace = row.kin == "c"
+    if namespace and not _NAMESPACE.match(opener if opener.strip() != "{" else "".join(above[-2:-1])):
+        return False
+    for lines in (above, below):
+        for head, line, following in zip(["", *lines], lines, lines[1:], strict=False):
+            if namespace:
+                header = head if line.strip() == "{" else line
+                alike = line.rstrip().endswith("{") and _NAMESPACE.match(header) is not None
+            else:
+                alike = opens_block(line, row) and indent_of(line) == indent_of(opener)
+            if alike and not closes(following, row):
+                deeper[len(indent_of(following)) > len(indent_of(line))] += 1
+    return deeper[False] > deeper[True] or (namespace and not deeper[True])
+
+
 def _deepened(first: list[str], own: list[str], context: Context, row: Language, before: str, unit: str) -> list[str]:
     """The lines `own`, moved right to where the body of the opener above begins; `first` is changed in place."""
     opener, begins = opener_above(context.prefix, row), (before + (first or own)[0]).lstrip()
     if not opens_block(opener, row) or _AS_DEEP.match(begins) or closes(begins, row) or _is_settled(context, row):
+        return own
+    if (row.kin == "c" or opener.lstrip().startswith("<")) and _is_flat(context, row, opener):
         return own
     depth, least = len(before) + len(indent_of((first or own)[0])), len(indent_of(opener)) + len(unit)
     if depth > len(indent_of(opener)):

@@ -189,6 +189,13 @@ def test_what_the_document_says_already_is_not_said_again(language: str, source:
         ("go", "func f() {\n|\n}\n", "    return 1", "\treturn 1"),
         ("javascript", "function f() {\n|\n}\n", "return 1;", "  return 1;"),
         ("rust", "fn f() {\n|\n}\n", "return 1;", "    return 1;"),
+        # a body as flat as the others of its kind
+        ("cpp", "namespace a {\n|\n}\n", "void f();", "void f();"),
+        ("cpp", 'extern "C"\n{\n|\n}\n', "void f();", "void f();"),
+        ("cpp", "namespace a {\n  int b;\n}\nnamespace a {\n|\n}\n", "void f();", "  void f();"),
+        ("cpp", "namespace a {\nvoid f() {\n|\n}\n}\n", "g();", "    g();"),
+        ("html", "<head>\n<title>a</title>\n</head>\n<body>\n|\n</body>\n", "<p>a</p>", "<p>a</p>"),
+        ("html", "<html>\n<head>\n  <title>a</title>\n</head>\n<body>\n|\n</body>\n", "<p>a</p>", "  <p>a</p>"),
         # what the file shows comes first
         ("javascript", "function g() {\n    h();\n}\nfunction f() {\n|\n}\n", "return 1;", "    return 1;"),
         ("go", "func g() {\n    h()\n}\nfunc f() {\n|\n}\n", "return 1", "    return 1"),
