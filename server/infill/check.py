@@ -104,12 +104,7 @@ class SyntaxGate:
         if self._context.scope != "code":
             return insert
         if self._row.directives and "#" in insert:
-            open_: list[str] = []
-            for mark in _DIRECTIVE.findall(above):
-                _takes(open_, mark)
-            for found in _DIRECTIVE.finditer(insert):
-                if not _takes(open_, found[1]):
-                    return insert[: max(0, found.start() - 1)]
+            insert = _directed(insert, _DIRECTIVE.findall(above), _DIRECTIVE.findall(self._text[self._end :]))
         if words is None or not any(map(words.openers, insert.split("\n"))):
             return insert
         scan, at = Scan(self._row).feed(without_heredocs(above[-NEAR:], self._row)), 0
@@ -238,18 +233,31 @@ class SyntaxGate:
         return not self._lone and window.errors_with(f"{insert}\n{self._row.apart}") > 0
 
 
-def _takes(open_: list[str], mark: str) -> bool:
-    """True if a directive may stand where these are `open_`, the innermost last; it opens, changes or closes one."""
-    innermost = open_[-1] if open_ else ""
-    if mark in ("if", "region"):
-        open_.append(mark)
-    elif innermost not in {"endregion": ("region",), "endif": ("if", "else")}.get(mark, ("if",)):
-        return False
-    elif mark == "else":
-        open_[-1] = mark
-    elif mark.startswith("end"):
-        open_.pop()
-    return True
+def _directed(insert: str, above: list[str], below: list[str]) -> str:
+    """The lines of `insert` before the first directive that has no place between the directives `above` and `below`."""
+    marks, own = list(above), _DIRECTIVE.findall(insert)
+    twice = _misplaced([*above, *own, *below]) > _misplaced([*above, *below])  # an "#else" that is below too
+    for index, found in enumerate(_DIRECTIVE.finditer(insert)):
+        goes_on = found[1][:2] == "el" and _misplaced(own[: index + 1]) > _misplaced(own[:index])
+        if (twice and goes_on) or _misplaced([*marks, found[1]]) > _misplaced(marks):
+            return insert[: max(0, found.start() - 1)]
+        marks.append(found[1])
+    return insert
+
+
+def _misplaced(marks: list[str]) -> int:
+    """The number of directives that find nothing open to close or to go on with."""
+    found, open_ = 0, [""]
+    for mark in marks:
+        if mark in ("if", "region"):
+            open_.append(mark)
+        elif open_[-1] not in {"endregion": ("region",), "endif": ("if", "else")}.get(mark, ("if",)):
+            found += 1
+        elif mark == "else":
+            open_[-1] = mark
+        elif mark.startswith("end"):
+            open_.pop()
+    return found
 
 
 def rests(text: str, row: Language, *, brace: bool, alone: bool) -> Iterator[str]:

@@ -48,6 +48,8 @@ def gate(source: str, name: str = "python", *, parse: bool = True) -> SyntaxGate
         ("void f() {\n  ¦\n}\n", "cpp", "#endif", ""),
         ("#if A\nint a;\n¦\n", "cpp", "#endif", "#endif"),
         ("#if A\n#else\n¦\n#endif\n", "c", "#else\nint c;", ""),
+        ("#if A\n¦\n#else\n#endif\n", "c", "int a;\n#else\nint c;", "int a;"),
+        ("#if A\n¦\n#else\n#endif\n", "c", "#if B\n#else\nint c;\n#endif", "#if B\n#else\nint c;\n#endif"),
         ("#if A\n#elif B\n¦\n#endif\n", "c", "#else\nint c;", "#else\nint c;"),
         ("class A\n{\n    #if A\n    ¦\n    #endif\n}\n", "csharp", "#endregion", ""),
         ("class A\n{\n    #region a\n    ¦\n}\n", "csharp", "#endregion", "#endregion"),
