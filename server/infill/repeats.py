@@ -1,7 +1,8 @@
-"""Lines and keys of a fill that the document has already. Pure: text in, text out."""
+"""Lines, keys and imports of a fill that the document has already. Pure: text in, text out."""
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain, takewhile
 
 from caesura.characters import is_word
 from caesura.server.context.context import Context, opens_block
@@ -21,8 +22,8 @@ _KEYS = {"yaml": _YAML_KEY, "toml": _TOML_KEY}
 
 def without_next_line(text: str, context: Context, row: Language, before: str) -> str:
     """`text` without a beginning or an end that says what the next line of the document says, and up to a line that has
-    a key for a second time; where nothing but blanks follows the hole on its line. A line that is deeper or shallower
-    than the next one may begin like it."""
+    a key or an import for a second time; where nothing but blanks follows the hole on its line. A line that is deeper
+    or shallower than the next one may begin like it."""
     rest, *below = re.split(r"\r\n|\r|\n", context.suffix)
     if rest.strip():
         return text
@@ -33,7 +34,8 @@ def without_next_line(text: str, context: Context, row: Language, before: str) -
         last = number == len(lines) - 1
         alike = last or (number == 0 and _goes_on(lines, following, row))
         said = alike and _says(line, following[0], row, whole=not last)
-        if said or _is_second(line, [*above, *lines[:number]], below, row):
+        before_it = [*above, *lines[:number]]
+        if said or _is_second(line, before_it, below, row) or _is_imported(line, before_it, below, row):
             return "\n".join(lines[:number])[len(before) :]
     return text
 
@@ -82,6 +84,18 @@ def _is_second(line: str, above: Sequence[str], below: Sequence[str], row: Langu
     over = () if begins_item else _in_mapping(reversed(above), key[0], row, upward=True)
     others = (_key(other, row) for other in (*over, *_in_mapping(iter(below), key[0], row, upward=False)))
     return any(other is not None and other[1] == key[1] for other in others)
+
+
+def _is_imported(line: str, above: Sequence[str], below: Sequence[str], row: Language) -> bool:
+    """True if the imports around the line have it already."""
+    rules = row.names.import_rules if row.names else None
+    if rules is None or not re.match(rules.line, line.strip()):
+        return False
+    around = (
+        takewhile(lambda other: not other.strip() or re.match(rules.line, other.strip()), lines)
+        for lines in (reversed(above), below)
+    )
+    return any(_bare(other) == _bare(line) for other in chain(*around))
 
 
 def _in_mapping(lines: Iterator[str], column: int, row: Language, *, upward: bool) -> Iterator[str]:

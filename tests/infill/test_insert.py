@@ -163,6 +163,12 @@ def test_python(source: str, fill: str, inserted: str) -> None:
             "try:\n    a()",
             "try:\n    a()",
         ),
+        # a second import
+        ("go", 'import (\n\t"os"\n\t|\n\t"path"\n\n\t"strings"\n)\n', '"strings"', ""),
+        ("go", 'import (\n\t|\n\t"path"\n)\n', '"os"\n\t"io"\n\t"os"', '"os"\n\t"io"'),
+        ("python", "import os\n\nimport sys\n|\n\nx = 1\n", "import os", ""),
+        ("python", "import os\n\ndef f():\n    |\n", "import os", "import os"),
+        ("c", "#include <a.h>\n|\n#include <b.h>\n#include <c.h>\n", "#include <c.h>", ""),
         # a second key
         ("yaml", "a:\n  b: 1\n  |\n  steps:\n  - run: x\n", "steps: []", ""),
         ("yaml", "a:\n  b: 1\n  |\nc: 2\n", "b: 2", ""),
