@@ -1,1 +1,0 @@
-../../caesura/gaps.py
