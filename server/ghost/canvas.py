@@ -13,8 +13,8 @@ from caesura import wire
 from caesura.characters import is_word, visible
 from caesura.server.context.context import Context
 from caesura.server.context.secrets import reveals
-from caesura.server.ghost.gate import DocumentGate
 from caesura.server.ghost.typed import Proposal, Typed
+from caesura.server.infill.check import DocumentGate
 from caesura.server.infill.choose import ALL, Bar, Guess, counts_words, ends_line, likely
 from caesura.server.infill.insert import finish
 from caesura.server.structured.offer import Offer

@@ -7,7 +7,7 @@ from caesura import wire
 from caesura.server.context.context import Context, after_closing, hole, line_before
 from caesura.server.context.project import Project
 from caesura.server.ghost.canvas import WarmCanvas
-from caesura.server.ghost.gate import DocumentGate
+from caesura.server.infill.check import DocumentGate
 from caesura.server.infill.job import Ask, Priority, infill
 from caesura.server.infill.site import budget, context_of
 from caesura.server.options import Settings

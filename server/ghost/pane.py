@@ -21,10 +21,10 @@ from caesura.server.context.project import Project
 from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.canvases import Canvases
 from caesura.server.ghost.feedback import TAKEN, Feedback, Suggestion
-from caesura.server.ghost.gate import DocumentGate
 from caesura.server.ghost.jobs import Jobs
 from caesura.server.ghost.reader import ContextReader
 from caesura.server.ghost.typed import Proposal, Typed
+from caesura.server.infill.check import DocumentGate
 from caesura.server.infill.choose import ALL, Bar
 from caesura.server.infill.indentation import usual_step
 from caesura.server.infill.insert import line_break

@@ -1,11 +1,10 @@
-"""The syntax gate: it cuts an insertion to the start that adds no syntax error to the text, and invents no member of a
-class (members.py). Pure."""
+"""The check of a text for its place: by the grammar of an offer, else by the syntax gate. That cuts an insertion to the
+start that adds no syntax error to the text, and invents no member of a class (members.py). Pure."""
 
 import re
 import string
-from bisect import bisect_right
 from collections.abc import Iterator
-from functools import cache
+from dataclasses import replace
 
 import tree_sitter
 
@@ -13,12 +12,12 @@ from caesura.server.context.context import NEAR, Context, line_after, line_befor
 from caesura.server.infill.insert import STATEMENT, WORD, ends
 from caesura.server.infill.members import ClassMembers
 from caesura.server.infill.readers import reads
+from caesura.server.infill.window import ParseWindow
 from caesura.server.languages import COMMON, Language, grammar, language
+from caesura.server.structured.offer import Offer
 from caesura.server.text.lexer import CLOSER, Scan, closes, heredocs, indent_of, without_heredocs
 
 MAX_WHOLE = 60_000  # most bytes of a file that is parsed whole before anything is cut
-MAX_WINDOW = 200_000  # most bytes parsed around the hole; in a larger window every insertion counts as sound
-SMALL_WINDOW = 20_000  # bytes; up to this size, parsing is faster than updating the whole tree
 MAX_TRIALS = 12  # most shorter insertions that are parsed
 MAX_STARTS = 4  # most shorter insertions with which a document is read
 _BRACE_ALONE = re.compile(r"\n[ \t]*\{[ \t]*\r?\n")
@@ -80,7 +79,7 @@ class SyntaxGate:
             errors = self._errors_with(window, insert)
         return self._readable(self._best(window, insert, errors))
 
-    def _best(self, window: "ParseWindow", insert: str, errors: int) -> str:
+    def _best(self, window: ParseWindow, insert: str, errors: int) -> str:
         """The best start of `insert`, which leaves so many `errors`, by the syntax alone."""
         best = insert if self._no_worse(window, insert, errors) else ""
         for shorter in self._shorter(insert)[: MAX_TRIALS if window.small else MAX_TRIALS // 4] if errors else ():
@@ -137,7 +136,7 @@ class SyntaxGate:
         starts = [insert[: found.start()] for found in re.finditer("\n", insert)]
         return next((start for start in starts[: -MAX_STARTS - 1 : -1] if reads(before + start + below, form)), "")
 
-    def _no_worse(self, window: "ParseWindow", insert: str, errors: int) -> bool:
+    def _no_worse(self, window: ParseWindow, insert: str, errors: int) -> bool:
         """True if `insert` adds no errors and, in a broken text, leaves no more unpaired brackets and strings."""
         if not errors:
             return True
@@ -174,7 +173,7 @@ class SyntaxGate:
         words = line[line.rfind("\n") + 1 :].split()
         return not self._row.prose and bool(line_after(body, at).strip()) and COMMON.issuperset(words)
 
-    def _opened(self) -> "ParseWindow | None":
+    def _opened(self) -> ParseWindow | None:
         """The parsed window; None if insertions cannot be judged."""
         known = grammar(self._row)
         if known is None:
@@ -183,10 +182,10 @@ class SyntaxGate:
             self._window = ParseWindow(self._row, self._text.encode(), *self._bytes(), self._tree)
         return self._window if self._window.judges else None
 
-    def _widened(self, window: "ParseWindow") -> "ParseWindow":
+    def _widened(self, window: ParseWindow) -> ParseWindow:
         """The window of the whole file, from now on, unless the file is large: around a broken statement, the window
         may hold only a part of it."""
-        if not window.whole and len(source := self._text.encode()) <= min(MAX_WHOLE, MAX_WINDOW):
+        if not window.whole and len(source := self._text.encode()) <= MAX_WHOLE:
             window = self._window = ParseWindow(self._row, source, *self._bytes(), None)
             self._lone = None
         return window
@@ -195,7 +194,7 @@ class SyntaxGate:
         start = len(self._text[: self._start].encode())
         return start, start + len(self._hole.encode())
 
-    def _errors_with(self, window: "ParseWindow", insert: str, *, brace: bool = True) -> int:
+    def _errors_with(self, window: ParseWindow, insert: str, *, brace: bool = True) -> int:
         """The number of errors with `insert`. A block that it opens at the end of a line is no error: the user writes
         the rest of it next. `brace`: so is a header whose brace comes on the next line."""
         errors = window.errors_with(insert)
@@ -209,7 +208,7 @@ class SyntaxGate:
                     break
         return errors
 
-    def _takes_next_line(self, window: "ParseWindow", insert: str) -> bool:
+    def _takes_next_line(self, window: ParseWindow, insert: str) -> bool:
         """True if the next line of the document becomes the rest of a statement of `insert`. This is tested by putting
         `row.apart` on the next line: an error means that the statement runs on."""
         before, rest = line_before(self._text, self._start), line_after(self._text, self._end)
@@ -231,6 +230,49 @@ class SyntaxGate:
         if self._lone is None:
             self._lone = window.errors_with("\n" + self._row.apart)
         return not self._lone and window.errors_with(f"{insert}\n{self._row.apart}") > 0
+
+
+class DocumentGate:
+    """Checks texts for the hole at `origin` of `text`. `around` is the context there without a lead. Without `syntax`,
+    only an offer rejects anything."""
+
+    def __init__(
+        self,
+        text: str,
+        tree: tree_sitter.Tree | None,
+        origin: int,
+        around: Context,
+        offer: Offer | None,
+        *,
+        syntax: bool,
+    ) -> None:
+        self._text = text
+        self._tree = tree
+        self._origin = origin
+        self._around = around
+        self._offer = offer
+        self._syntax = syntax
+        self._gates: dict[tuple[int, int], SyntaxGate] = {}  # by span, for all its candidates
+        self._sound: dict[tuple[int, int, str], str] = {}  # the results of the offer's check
+
+    def __call__(self, start: int, end: int, insert: str) -> str:
+        """The longest sound start of `insert` in place of `start:end`."""
+        if self._offer:
+            return self._offered(self._offer, start, end, insert)
+        if not self._syntax:
+            return insert
+        if (start, end) not in self._gates:
+            around = replace(self._around, prefix=self._around.prefix + self._text[self._origin : start])
+            self._gates[start, end] = SyntaxGate(self._text, start, end, around, self._tree)
+        return self._gates[start, end].shortened(insert)
+
+    def _offered(self, offer: Offer, start: int, end: int, insert: str) -> str:
+        """`insert` if the offer accepts it, else the empty string."""
+        asked = start, end, insert
+        if asked not in self._sound:
+            new = self._text[:start] + insert + self._text[end:]
+            self._sound[asked] = "" if offer.check(new) else insert
+        return self._sound[asked]
 
 
 def _directed(insert: str, above: list[str], below: list[str]) -> str:
@@ -286,103 +328,3 @@ def rests(text: str, row: Language, *, brace: bool, alone: bool) -> Iterator[str
     yield from (closed, closed + ";", closed + ",", closed + " {}")
     word = _FIRST_WORD.search(last)
     yield from (closed + demanded for demanded in _DEMANDS.get(word[0] if word else "", ()))
-
-
-class ParseWindow:
-    """The bytes `first:last` of a source around the hole `start:end`, parsed."""
-
-    def __init__(self, row: Language, source: bytes, start: int, end: int, tree: tree_sitter.Tree | None) -> None:
-        first, last = _statements(source, start, end, tree)
-        self.whole = last - first == len(source)
-        self.small = last - first <= SMALL_WINDOW
-        if self.small or len(source) > MAX_WINDOW:
-            tree = None
-        elif tree:
-            first, last = 0, len(source)
-        self.judges = last - first <= MAX_WINDOW
-        self._source, self._start, self._end = source[first:last] if self.judges else b"", start - first, end - first
-        self._parser = _parser(row)
-        self._parsed = self._parser.parse(self._source, tree) if tree else self._parser.parse(self._source)
-        self._strays = _strays(row)
-        self.errors = self._count(self._parsed)
-
-    def __repr__(self) -> str:
-        return f"<Window {len(self._source)} bytes, {self.errors} errors>"
-
-    def errors_with(self, insert: str) -> int:
-        """The number of errors with `insert` in the hole."""
-        new = insert.encode()
-        head = self._source[: self._start]
-        tree = self._parsed.copy()
-        tree.edit(
-            self._start,
-            self._end,
-            self._start + len(new),
-            _point(head),
-            _point(self._source[: self._end]),
-            _point(head + new),
-        )
-        return self._count(self._parser.parse(head + new + self._source[self._end :], tree))
-
-    def _count(self, tree: tree_sitter.Tree) -> int:
-        strays = tree_sitter.QueryCursor(self._strays).captures(tree.root_node) if self._strays else {}
-        return _errors(tree.root_node) + sum(not _in_error(node) for node in strays.get("stray", ()))
-
-
-def _statements(source: bytes, start: int, end: int, tree: tree_sitter.Tree | None) -> tuple[int, int]:
-    """The bytes of whole lines, from the nearest settled outermost statement before the hole to the one after it; all
-    bytes if the tree is missing or has no statements."""
-    root = tree.root_node if tree else None
-    if root is None or root.is_error or not root.child_count:
-        return 0, len(source)
-    statements = root.children  # tree-sitter 0.26 crashes on some siblings, and on a byte after the last
-    above = bisect_right(statements, source.rfind(b"\n", 0, start) + 1, key=lambda statement: statement.end_byte) - 1
-    below = bisect_right(statements, end, key=lambda statement: statement.end_byte) + 1
-    while above >= 0 and _unsettled(statements[above]):
-        above -= 1
-    while below < len(statements) and _unsettled(statements[below]):
-        below += 1
-    first = min(start, statements[above].start_byte) if above >= 0 else 0
-    line_end = source.find(b"\n", max(end, statements[below].end_byte)) if below < len(statements) else -1
-    return source.rfind(b"\n", 0, first) + 1, line_end + 1 if line_end >= 0 else len(source)
-
-
-def _unsettled(statement: tree_sitter.Node) -> bool:
-    """True if a statement may end elsewhere when it is parsed again, or is only a comment in a longer one."""
-    return statement.has_changes or statement.is_error or statement.is_extra
-
-
-def _errors(root: tree_sitter.Node) -> int:
-    """The number of ERROR and MISSING nodes, not counting those inside of an ERROR, whose number means nothing."""
-    found, waiting = 0, [root] if root.has_error else []
-    while waiting:
-        node = waiting.pop()
-        if node.is_error or node.is_missing:
-            found += 1
-        else:
-            waiting += [child for child in node.children if child.has_error]
-    return found
-
-
-def _in_error(node: tree_sitter.Node | None) -> bool:
-    while node is not None and not node.is_error:
-        node = node.parent
-    return node is not None
-
-
-def _point(source: bytes) -> tuple[int, int]:
-    return source.count(b"\n"), len(source) - source.rfind(b"\n") - 1
-
-
-@cache
-def _parser(row: Language) -> tree_sitter.Parser:
-    known = grammar(row)
-    assert known is not None, "the caller has checked that there is a grammar"
-    return tree_sitter.Parser(known)
-
-
-@cache
-def _strays(row: Language) -> tree_sitter.Query | None:
-    """The query for end tags of elements that are not open, in a grammar that has a node for them: no ERROR."""
-    known, kind = grammar(row), "erroneous_end_tag"
-    return tree_sitter.Query(known, f"({kind}) @stray") if known and known.id_for_node_kind(kind, True) else None

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from caesura.server.context.context import context
-from caesura.server.infill import check
+from caesura.server.infill import check, window
 from caesura.server.infill.check import SyntaxGate
 from caesura.server.infill.readers import reads
 from caesura.server.languages import language
@@ -142,7 +142,8 @@ def test_a_replaced_selection_is_judged_against_what_it_was() -> None:
 def test_a_text_too_long_to_parse_at_once_is_judged_by_the_statements_beside_the_hole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(check, "MAX_WINDOW", 100)
+    monkeypatch.setattr(window, "MAX_WINDOW", 100)
+    monkeypatch.setattr(check, "MAX_WHOLE", 100)
     long = "y = 1\n" * 50
     assert gate(f"{long}x = f()¦\n{long}").shortened(")") == ""
     assert gate(f"{long}x = f()¦\n{long}", parse=False).shortened(")") == ")"  # nobody knows where statements begin

@@ -1,0 +1,111 @@
+"""The part of a source around a hole that is parsed with each insertion. Pure."""
+
+from bisect import bisect_right
+from functools import cache
+
+import tree_sitter
+
+from caesura.server.languages import Language, grammar
+
+MAX_WINDOW = 200_000  # most bytes parsed around the hole; in a larger window every insertion counts as sound
+SMALL_WINDOW = 20_000  # bytes; up to this size, parsing is faster than updating the whole tree
+
+
+class ParseWindow:
+    """The bytes `first:last` of a source around the hole `start:end`, parsed."""
+
+    def __init__(self, row: Language, source: bytes, start: int, end: int, tree: tree_sitter.Tree | None) -> None:
+        first, last = _statements(source, start, end, tree)
+        self.whole = last - first == len(source)
+        self.small = last - first <= SMALL_WINDOW
+        if self.small or len(source) > MAX_WINDOW:
+            tree = None
+        elif tree:
+            first, last = 0, len(source)
+        self.judges = last - first <= MAX_WINDOW
+        self._source, self._start, self._end = source[first:last] if self.judges else b"", start - first, end - first
+        self._parser = _parser(row)
+        self._parsed = self._parser.parse(self._source, tree) if tree else self._parser.parse(self._source)
+        self._strays = _strays(row)
+        self.errors = self._count(self._parsed)
+
+    def __repr__(self) -> str:
+        return f"<Window {len(self._source)} bytes, {self.errors} errors>"
+
+    def errors_with(self, insert: str) -> int:
+        """The number of errors with `insert` in the hole."""
+        new = insert.encode()
+        head = self._source[: self._start]
+        tree = self._parsed.copy()
+        tree.edit(
+            self._start,
+            self._end,
+            self._start + len(new),
+            _point(head),
+            _point(self._source[: self._end]),
+            _point(head + new),
+        )
+        return self._count(self._parser.parse(head + new + self._source[self._end :], tree))
+
+    def _count(self, tree: tree_sitter.Tree) -> int:
+        strays = tree_sitter.QueryCursor(self._strays).captures(tree.root_node) if self._strays else {}
+        return _errors(tree.root_node) + sum(not _in_error(node) for node in strays.get("stray", ()))
+
+
+def _statements(source: bytes, start: int, end: int, tree: tree_sitter.Tree | None) -> tuple[int, int]:
+    """The bytes of whole lines, from the nearest settled outermost statement before the hole to the one after it; all
+    bytes if the tree is missing or has no statements."""
+    root = tree.root_node if tree else None
+    if root is None or root.is_error or not root.child_count:
+        return 0, len(source)
+    statements = root.children  # tree-sitter 0.26 crashes on some siblings, and on a byte after the last
+    above = bisect_right(statements, source.rfind(b"\n", 0, start) + 1, key=lambda statement: statement.end_byte) - 1
+    below = bisect_right(statements, end, key=lambda statement: statement.end_byte) + 1
+    while above >= 0 and _unsettled(statements[above]):
+        above -= 1
+    while below < len(statements) and _unsettled(statements[below]):
+        below += 1
+    first = min(start, statements[above].start_byte) if above >= 0 else 0
+    line_end = source.find(b"\n", max(end, statements[below].end_byte)) if below < len(statements) else -1
+    return source.rfind(b"\n", 0, first) + 1, line_end + 1 if line_end >= 0 else len(source)
+
+
+def _unsettled(statement: tree_sitter.Node) -> bool:
+    """True if a statement may end elsewhere when it is parsed again, or is only a comment in a longer one."""
+    return statement.has_changes or statement.is_error or statement.is_extra
+
+
+def _errors(root: tree_sitter.Node) -> int:
+    """The number of ERROR and MISSING nodes, not counting those inside of an ERROR, whose number means nothing."""
+    found, waiting = 0, [root] if root.has_error else []
+    while waiting:
+        node = waiting.pop()
+        if node.is_error or node.is_missing:
+            found += 1
+        else:
+            waiting += [child for child in node.children if child.has_error]
+    return found
+
+
+def _in_error(node: tree_sitter.Node | None) -> bool:
+    while node is not None and not node.is_error:
+        node = node.parent
+    return node is not None
+
+
+def _point(source: bytes) -> tuple[int, int]:
+    return source.count(b"\n"), len(source) - source.rfind(b"\n") - 1
+
+
+@cache
+def _parser(row: Language) -> tree_sitter.Parser:
+    known = grammar(row)
+    assert known is not None, "the caller has checked that there is a grammar"
+    return tree_sitter.Parser(known)
+
+
+@cache
+def _strays(row: Language) -> tree_sitter.Query | None:
+    """The query for end tags of elements that are not open, in a grammar that has a node for them: no ERROR."""
+    known, kind = grammar(row), "erroneous_end_tag"
+    return tree_sitter.Query(known, f"({kind}) @stray") if known and known.id_for_node_kind(kind, True) else None
