@@ -344,9 +344,10 @@ def test_a_name_given_in_one_hole_is_proposed_for_the_next(tiny: BlockLlama) -> 
         ("full", [wire.Hole(8)], 0),
         ("full", [wire.Hole(8), wire.Text("\nx = "), wire.Hole(8)], 1),
         ("full", [wire.Hole(16, grammar=wire.Json())], 0),
+        ("full", [wire.Hole(16, grammar=wire.Json()), wire.Text("\nx = "), wire.Hole(16, grammar=wire.Json())], 0),
         ("ghost", [wire.Hole(8), wire.Text("\nx = "), wire.Hole(8)], 0),
     ],
-    ids=["a hole", "several holes", "a grammar", "ghost text"],
+    ids=["a hole", "several holes", "a grammar", "several grammars", "ghost text"],
 )
 def test_a_canvas_drafts_for_several_holes(
     tiny: BlockLlama,
