@@ -2,8 +2,9 @@
 
     PYTHON -P bench/infilling/arm.py CASES.jsonl COMPLETIONS.jsonl SAID.jsonl DEADLINE_MS
 
-A job that is in SAID.jsonl already, whichever tree asked it, is not asked again. So two trees are compared in what they
-ask and in what they make of an answer, and where they ask the same it costs one fill. Only `caesura` is imported.
+A job that is in SAID.jsonl already, whichever tree asked it, is not asked again. So two trees are compared in what
+they ask and in what they make of an answer, and where they ask the same it costs one fill. Only `caesura` is
+imported; a tree needs `server/infill` (from 4938e6a on).
 """
 
 import argparse
