@@ -128,7 +128,7 @@ def test_lines_end_as_editors_end_them() -> None:
 def test_hostile_text_is_read_in_a_moment(text: str) -> None:
     began = time.thread_time()
     read(text + "\n" + text)
-    assert time.thread_time() - began < 1
+    assert time.thread_time() - began < 3  # without limits minutes
 
 
 @pytest.mark.parametrize(
@@ -138,4 +138,4 @@ def test_text_that_would_take_long_to_read_is_refused(text: str) -> None:
     began = time.thread_time()
     with pytest.raises(NoOffer, match="too long to read"):
         read(text)
-    assert time.thread_time() - began < 1
+    assert time.thread_time() - began < 3  # without limits minutes
