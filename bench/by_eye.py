@@ -39,7 +39,7 @@ READY_S = 60.0
 LANGUAGES = ("go", "rust", "cpp", "shellscript", "ruby", "lua", "csharp")
 SHOWN = 100  # code points that are kept of a text
 
-# What a line has before a place in it, and after.
+# The text of a line before a place in it, and after.
 WITHIN = {
     "equals": r"[ \t]+[^=\"'()#/]*[\w\]>] ?:?=(?![=>])[ \t]?(?=\S)",
     "call": r"[ \t]+[^\"'#/]*\w\((?=[^)\s])",

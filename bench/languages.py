@@ -5,7 +5,7 @@
 
 `cut` takes gaps from clones with their history, where git dates all lines of a gap after 2024: a base that was trained
 until then cannot have learnt them. `ask` has both trees fill each gap, a group in turns, as `caesura eval` does; PYTHON
-is that of the older tree. Where both ask the same, the engine is asked once (infilling/arm.py). This tree's grammars
+is the older tree's. Where both ask the same, the engine is asked once (infilling/arm.py). This tree's grammars
 judge both. A run that was cut short goes on from `--keep`.
 
 Lines and spans are asked for as such; the kind of a body is found from the text, as in an editor. A body is whole if it

@@ -63,7 +63,7 @@ def similarity(left: str, right: str) -> float:
 
 def parses(case: Case, text: str) -> bool | None:
     """Whether the whole text is valid with the fill in it, by a parser, or else has no more syntax errors than the
-    author's, by a grammar. Of a table, whether its row has as many cells as it had."""
+    author's, by a grammar. For a table: True if its row has as many cells as before."""
     if case.lang in PARSERS:
         return _taken(PARSERS[case.lang], case.filled(text))
     if case.lang == "markdown":

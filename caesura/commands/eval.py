@@ -44,7 +44,7 @@ class EvalCase(msgspec.Struct, frozen=True):
 class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
     """An answer, as `route` says. `completion` is the text of the best candidate as it is inserted; ghost text may be
     too unlikely for an editor to draw all of it: `shown` is what it draws. `ms` is the time to the complete answer.
-    `confidence` is per token; `chance` is the probability of all tokens of the engine's text, without that of its end.
+    `confidence` is per token; `chance` is the probability of all tokens of the engine's text; its end does not count.
     With an `error` there is no answer."""
 
     id: str

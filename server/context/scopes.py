@@ -78,7 +78,7 @@ class Code:
 
     @property
     def has_wildcard(self) -> bool:
-        """Whether the text imports names which it does not show."""
+        """True if the text imports names which it does not show."""
         wildcard = self.language.names.wildcard if self.language.names else ""
         return bool(wildcard and re2.search(wildcard.encode(), self.source))
 

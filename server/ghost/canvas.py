@@ -162,8 +162,7 @@ class WarmCanvas:
 
     def rest(self, cursor: int) -> Proposal | None:
         """What is left at `cursor` of the text that was shown: after a mistake is erased, it is there again."""
-        left = self.typed.left(self.shown, cursor) if self.shown else None
-        return left if left and left.insert else None
+        return self.typed.rest(self.shown, cursor) if self.shown else None
 
     def remainder(self) -> tuple[str] | None:
         """The rest of the best fill, as a draft for the next job."""

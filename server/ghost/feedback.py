@@ -42,9 +42,8 @@ class Suggestion:
         return len(self.insert) - self.taken
 
     def rest(self, cursor: int) -> Proposal | None:
-        """What is left of it at `cursor`; None if it does not stand there."""
-        left = None if self.over or self.moved else self.typed.left(self.insert, cursor)
-        return left if left and left.insert else None
+        """The rest of it at `cursor`; None if there is none."""
+        return None if self.over or self.moved else self.typed.rest(self.insert, cursor)
 
     def continues(self, cursor: int, insert: str) -> bool:
         """True if a proposal for `cursor` is the rest of this suggestion, or begins with it."""

@@ -70,9 +70,8 @@ class Continued:
     insert: str
 
     def rest(self, cursor: int) -> Proposal | None:
-        """What is left of it at `cursor`, also once the popup has closed; None if it does not stand there."""
-        left = self.typed.left(self.insert, cursor)
-        return left if left and left.insert else None
+        """The rest of it at `cursor`, also once the popup has closed; None if there is none."""
+        return self.typed.rest(self.insert, cursor)
 
 
 @dataclass

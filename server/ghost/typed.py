@@ -72,6 +72,11 @@ class Typed:
         ends = rest.endswith(after[:closed]) and not _closed(whole[: len(whole) - closed], after)
         return Proposal(rest[:body]) if ends else Proposal(rest, eat=closed)
 
+    def rest(self, insert: str, cursor: int) -> Proposal | None:
+        """The rest of `insert` at `cursor`; None if nothing is left, or if the typed text disagrees with it."""
+        left = self.left(insert, cursor)
+        return left if left and left.insert else None
+
     def agrees(self, insert: str) -> bool:
         """True if the typed text agrees with `insert`, including brackets that the editor closed."""
         end = self.origin + len(self.text)

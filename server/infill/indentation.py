@@ -116,7 +116,7 @@ def _is_settled(context: Context, row: Language) -> bool:
 
 
 def _is_flat(context: Context, row: Language, opener: str) -> bool:
-    """True if the file shows that a body of that kind is no deeper than its opener: that of a namespace, for which
+    """True if the file shows that a body of that kind is no deeper than its opener: the body of a namespace, for which
     nothing to show is enough, or of an element at the depth of `opener`."""
     deeper = Counter[bool]()
     above, below = context.prefix[: context.prefix.rfind("\n") + 1].splitlines(), context.suffix.splitlines()

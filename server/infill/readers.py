@@ -1,4 +1,4 @@
-"""Whether a TOML or YAML document can be read, which the syntax tree does not know: no key stands twice. Pure."""
+"""The reader's check of a TOML or YAML document. It finds keys that stand twice, which the syntax tree allows. Pure."""
 
 import tomllib
 

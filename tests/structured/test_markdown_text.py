@@ -1,6 +1,7 @@
 """The blocks of Markdown: lines and columns as markdown-it has them, what it lacks, and bounds on its time."""
 
 import time
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -126,16 +127,25 @@ def test_lines_end_as_editors_end_them() -> None:
     "text", ["> " * 5_000 + "a", "- " * 5_000 + "a", "[" * 20_000, "`" * 20_000, "| a " * 5_000, "*" * 20_000]
 )
 def test_hostile_text_is_read_in_a_moment(text: str) -> None:
-    began = time.thread_time()
-    read(text + "\n" + text)
-    assert time.thread_time() - began < 3  # without limits minutes
+    assert quickest(lambda: read(text + "\n" + text)) < 1
 
 
 @pytest.mark.parametrize(
     "text", ["> " * 40 + "a\n" + "b\n" * 5_000, "|a" * 250 + "|\n" + "|-" * 250 + "|\n" + "|\n" * 1_000]
 )
 def test_text_that_would_take_long_to_read_is_refused(text: str) -> None:
-    began = time.thread_time()
-    with pytest.raises(NoOffer, match="too long to read"):
-        read(text)
-    assert time.thread_time() - began < 3  # without limits minutes
+    def refused() -> None:
+        with pytest.raises(NoOffer, match="too long to read"):
+            read(text)
+
+    assert quickest(refused) < 1
+
+
+def quickest(run: Callable[[], None]) -> float:
+    """The least seconds of a core in three runs: other work on the machine only adds to them."""
+    spent = []
+    for _ in range(3):
+        began = time.thread_time()
+        run()
+        spent.append(time.thread_time() - began)
+    return min(spent)
