@@ -27,7 +27,7 @@ from pathlib import Path
 import tree_sitter
 
 from caesura.server.answers.finish import is_half
-from caesura.server.infill.site import site
+from caesura.server.infill.site import bare_site
 from caesura.server.languages import Language, language
 
 from infilling.cases import Case  # isort: skip  (next to this script)
@@ -247,7 +247,7 @@ def _breaks(case: Case, fill: str, found: Score) -> bool:
 
 def _is_open(case: Case, fill: str) -> bool:
     at = len(case.prefix)
-    return is_half(fill, site(case.prefix + case.suffix, at, at, case.lang).context)
+    return is_half(fill, bare_site(case.prefix + case.suffix, at, at, case.lang).context)
 
 
 def told(groups: Report) -> str:

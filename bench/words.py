@@ -22,7 +22,7 @@ from caesura.commands.common import Filled, ask, filled
 from caesura.commands.fill import fill_task
 from caesura.server.infill.choose import proposals
 from caesura.server.infill.job import Ask
-from caesura.server.infill.site import site
+from caesura.server.infill.site import bare_site
 from caesura.server.languages import language
 from caesura.server.options import Options
 
@@ -74,7 +74,7 @@ async def fills(cases: Sequence[Row], model: str) -> list[Row]:
     await engine.start()
     for number, case in enumerate(cases, 1):
         name = language("", case["file"]).id
-        asked = site(case["text"], case["at"], case["at"], name)
+        asked = bare_site(case["text"], case["at"], case["at"], name)
         done = await ask(engine, asked.job(Ask(kind="fill", candidates=Options().candidates)), lambda event: None)
         task = fill_task(case["text"], name, [(case["at"], case["at"])])
         best = next((one for one in proposals(asked, done) if task.sound((one[0],))), ("", done.holes[0]))

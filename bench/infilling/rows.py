@@ -19,7 +19,7 @@ from caesura.engine.canvas.healing import heal
 from caesura.engine.methods.verify.lookup import lookup as occurrences
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.gguf_file import GGUF
-from caesura.server.infill.site import site
+from caesura.server.infill.site import bare_site
 
 from infilling.cases import Case  # isort: skip  (beside this)
 from latency import CAESURA, HERE  # isort: skip
@@ -157,7 +157,7 @@ def _fitted(case: Case, completion: Completion) -> Completion:
 
 def _gap(case: Case) -> Any:
     start = len(case.prefix)
-    return site(case.prefix + case.suffix, start, start, case.lang, case.kind)
+    return bare_site(case.prefix + case.suffix, start, start, case.lang, case.kind)
 
 
 def _completion(answer: dict[str, Any]) -> Completion:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,14 +34,13 @@ from caesura.commands.common import (
     withheld,
 )
 from caesura.schema.dialects import SchemaError
-from caesura.server.fills.fills import HoleBatch, finished, holes_in, laid_out, without
+from caesura.server.fills.batch import Batch, next_batch, without
 from caesura.server.fills.history import FillHistory
 from caesura.server.fills.task import Gap, Task, markers
 from caesura.server.infill.begun import is_begun
-from caesura.server.infill.choose import proposals
-from caesura.server.infill.insert import finish
+from caesura.server.infill.choose import choice
 from caesura.server.infill.job import infill
-from caesura.server.infill.site import Site, at_cursor, site
+from caesura.server.infill.site import Site, at_cursor, bare_site
 from caesura.server.languages import JSON, language
 from caesura.server.options import Options
 from caesura.server.text import repair
@@ -62,13 +62,13 @@ def fill(options: argparse.Namespace) -> None:
     source = SourceFile.read(options.file, anyway=options.anyway, write=options.write)
     start, end = source.span(options.at, options.to)
     name = language("", options.file).id
-    asked = site(source.text, start, end, name) if start != end else _at_cursor(options.file, source.text, start, name)
-    task = fill_task(source.text, name, [(start, end)])
+    asked = _site(options.file, source.text, start, end, name)
     unlikely = least(options) if language(name).prose else 0.0  # in code the end of a line may be as unlikely
     job = asked.job(replace(ask_of(options, "fill"), min_probability=unlikely))
     with _watching(source, start, end, stderr=options.json) if options.watch else nullcontext(_unseen) as show:
-        [best], invented, done, model = asyncio.run(_run(options, job, partial(_chosen, asked, task), show))
-    [found] = _judged(task, [best])
+        [best], invented, done, model = asyncio.run(_run(options, job, partial(_chosen, asked), show))
+    new = f"{source.text[:start]}{best.text}{source.text[end:]}"
+    [found] = _judged(new, name, [(start, start + len(best.text))], [best])
     shown = kept(found, done, options)
     if options.write and shown.text:
         source.write([(start, end, shown.text)])
@@ -84,21 +84,21 @@ def fill(options: argparse.Namespace) -> None:
         print(f"caesura: {shown}{remarks([shown], done)}.", file=sys.stderr)
 
 
-def _chosen(asked: Site, task: Task, done: wire.Done) -> tuple[list[Filled], list[str]]:
-    """The best fill of an answer that an editor would take, else an empty one; and the members that its texts read and
-    a class does not have."""
-    texts = (finish(fills[0].text, asked.context) for fills in (done.holes, *done.alternatives))
-    invented = [name for text in texts for name in task.invented((text,))]
-    best = next((one for one in proposals(asked, done) if task.sound((one[0],))), ("", done.holes[0]))
-    return [filled(*best)], [*dict.fromkeys(invented)]
+def _chosen(asked: Site, done: wire.Done) -> tuple[list[Filled], list[str]]:
+    """The best fill of an answer, else an empty one; and the members that its texts read and a class does not have."""
+    texts = (asked.fitted(asked.fill(fills).text) for fills in (done.holes, *done.alternatives))
+    invented = [name for text in texts for name in asked.invented(text)]
+    return [filled(*choice(asked, done))], [*dict.fromkeys(invented)]
 
 
-def _at_cursor(file: str, text: str, at: int, name: str) -> Site:
+def _site(file: str, text: str, start: int, end: int, name: str) -> Site:
     path, schema = Path(file).absolute(), None
+    if start != end:
+        return bare_site(text, start, end, name)
     if name in JSON:
         with suppress(SchemaError):  # `caesura edit` says what is wrong with a schema
             schema = schema_files(path).find(path.as_uri(), text).schema
-    return at_cursor(text, at, name, schema=schema)
+    return at_cursor(text, start, name, schema=schema)
 
 
 def holes(options: argparse.Namespace) -> None:
@@ -117,13 +117,12 @@ def holes(options: argparse.Namespace) -> None:
         raise CommandFailed(f"{options.file} has no marker {options.marker}.")
     if len(spans) > most:
         raise CommandFailed(f"{options.file} has {len(spans)} markers; {most} can be filled together.")
-    task = fill_task(source.text, name, spans)
-    text, offsets = task.lay({})
-    group = dict(holes_in(task, text, offsets, Options()))
-    around, segments = laid_out(text, group)
-    job = infill(around, segments, ask_of(options, "fill"))
-    taken, invented, done, model = asyncio.run(_run(options, job, partial(_sound, task, text, group), _unseen))
-    found = _judged(task, taken)
+    task = Task(source.text, name, tuple(Gap(*span) for span in spans), repair.parsed(source.text, name))
+    batch = next_batch(task, {}, Options(), most=inf)
+    job = infill(batch.around, batch.segments(), ask_of(options, "fill"))
+    taken, invented, done, model = asyncio.run(_run(options, job, partial(_sound, task, batch), _unseen))
+    new, placed = task.put([one.text for one in taken])
+    found = _judged(new, name, placed, taken)
     shown = [kept(one, done, options) for one in found]
     edits = [(*span, one.text) for span, one in zip(spans, shown, strict=True) if one.text]
     if options.write and edits:
@@ -136,28 +135,20 @@ def holes(options: argparse.Namespace) -> None:
     _tell(options, [_place(source, start) for start, _ in spans], found, invented, done)
 
 
-def fill_task(text: str, name: str, spans: Sequence[Span]) -> Task:
-    """The task as an editor makes it for a fill that the user asks for: nobody types on at the end of the fill."""
-    return Task(text, name, tuple(Gap(*span) for span in spans), repair.parsed(text, name))
-
-
-def _sound(task: Task, text: str, group: HoleBatch, done: wire.Done) -> tuple[list[Filled], list[str]]:
-    """The fill of each hole: from the best candidate that an editor would take, else from the best one without one of
-    its fills. Empty if there is none. Then the members that the candidates read and a class does not have."""
+def _sound(task: Task, batch: Batch, done: wire.Done) -> tuple[list[Filled], list[str]]:
+    """The fill of each hole: from the best candidate that an editor would take, else the fills of the best one that may
+    stand. Empty where there is none. Then the members that the candidates read and a class does not have."""
     answers = (done.holes, *done.alternatives)
-    joint = [task.candidate(finished(text, group, fills)) for fills in answers]
-    fewer = [(*joint[0][:n], "", *joint[0][n + 1 :]) for n in range(len(joint[0]))]
-    made_of = dict(zip([*fewer, *joint], [*([done.holes] * len(fewer)), *answers], strict=True))
-    history = FillHistory("", task, waiting=[*joint, *fewer])
-    taken = history.take(gate=True)
-    none = [Filled("", fill.confidence) for fill in done.holes]
-    return none if taken is None else list(map(filled, taken, made_of[taken])), [*history.invented]
+    candidates = [task.candidate(batch.fitted(fills)) for fills in answers]
+    history = FillHistory("", task, waiting=candidates)
+    taken = history.take(gate=True) or history.take_part(candidates) or ("",) * len(task.gaps)
+    fills = dict(zip(reversed(candidates), reversed(answers), strict=True)).get(taken, done.holes)
+    return [filled(*one) for one in zip(taken, fills, strict=True)], [*history.invented]
 
 
-def _judged(task: Task, found: Sequence[Filled]) -> list[Filled]:
-    """The fills, each with whether it only begins a body."""
-    text, spans = task.put([one.text for one in found])
-    tree = task.parsed(text)
+def _judged(text: str, name: str, spans: Sequence[Span], found: Sequence[Filled]) -> list[Filled]:
+    """The fills, which stand at the spans, each with whether it only begins a body."""
+    tree = repair.parsed(text, name)
     return [replace(one, begun=is_begun(tree, text, *span)) for one, span in zip(found, spans, strict=True)]
 
 

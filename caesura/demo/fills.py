@@ -17,7 +17,7 @@ from caesura.client.shared import Engine
 from caesura.commands.common import START_S
 from caesura.server.infill.choose import choice
 from caesura.server.infill.job import Ask, infill
-from caesura.server.infill.site import site
+from caesura.server.infill.site import bare_site
 from caesura.server.languages import language
 
 MAX_TEXT = 1 << 18  # code points of a document
@@ -81,7 +81,7 @@ DemoEvent = Waiting | ContextRead | Step | Ended | DemoFailed
 async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[DemoEvent, None]:
     """Fill the gap twice and yield all events. Closing the generator cancels the running job."""
     start, end = sorted((min(wanted.start, len(wanted.text)), min(wanted.end, len(wanted.text))))
-    asked = site(wanted.text, start, end, language(wanted.language, "").id)
+    asked = bare_site(wanted.text, start, end, language(wanted.language, "").id)
     runs: tuple[tuple[RunName, DemoWay], ...] = (("diffusion", wanted.sampler), ("left_to_right", "left_to_right"))
     try:
         await engine.start()

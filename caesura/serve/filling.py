@@ -21,7 +21,7 @@ from caesura.server.context.context import Budget, hole, window_after, window_be
 from caesura.server.context.secrets import masked, reveals
 from caesura.server.infill.choose import proposals
 from caesura.server.infill.job import Ask, infill
-from caesura.server.infill.site import Site, site
+from caesura.server.infill.site import Site, bare_site
 from caesura.server.languages import language
 from caesura.server.options import Options
 
@@ -86,7 +86,7 @@ async def fill(engine: Infiller, wanted: FillQuery) -> AsyncGenerator[str | Fill
             if isinstance(event, wire.Done):
                 answer = await loop.run_in_executor(_parsing, _answer, asked, to_fill, wanted, event, sent)
             elif wanted.early:
-                fitted = await loop.run_in_executor(_parsing, asked.fitted, event.holes[0].locked_start)
+                fitted = await loop.run_in_executor(_parsing, _locked, asked, event)
                 now = _shown(asked, fitted, wanted.stop)
                 late = (time.monotonic() - began) * 1000 > wanted.patience_ms
                 if now.stopped_by or (late and now.text):
@@ -104,7 +104,12 @@ def _site(wanted: FillQuery) -> Site:
     """The place in the text that the engine reads: a body of 2 MiB would take seconds to parse."""
     prefix, suffix = window_before(wanted.prefix, Budget().before), window_after(wanted.suffix, Budget().after)
     name = language(wanted.language or guessed(wanted.prefix, suffix)).id
-    return site(prefix + suffix, len(prefix), len(prefix), name)
+    return replace(bare_site(prefix + suffix, len(prefix), len(prefix), name), finished=False)
+
+
+def _locked(asked: Site, event: wire.Locked) -> str:
+    """The text that could be inserted by now."""
+    return asked.sound_start(asked.fitted(event.holes[0].locked_start))
 
 
 def _shown(asked: Site, text: str, stop: tuple[str, ...]) -> AnswerText:

@@ -2,37 +2,27 @@
 of a fill again. The results are edits, which the caller applies.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from itertools import pairwise
-
-import re2
-from msgspec import structs
 
 from caesura import wire
 from caesura.client.backend import Infiller, job_id
-from caesura.server.context.context import Context, context, hole
+from caesura.server.fills.batch import Batch, next_batch
 from caesura.server.fills.history import FillHistory, LastFills, Turn
 from caesura.server.fills.placeholders import is_snippets, placeholders
 from caesura.server.fills.result import DEADLINE_MS, Events, FillResult, Progress, Surround, alone, or_else
 from caesura.server.fills.task import MARKER, Candidate, Gap, HoleIndex, NoFill, Task, markers, trimmed
-from caesura.server.infill.insert import finish
 from caesura.server.infill.job import Ask, infill, masked_draft
-from caesura.server.infill.members import lacking
-from caesura.server.infill.site import budget, context_of
-from caesura.server.options import Options, Settings
-from caesura.server.structured.markdown.patterns import either
+from caesura.server.infill.site import budget
+from caesura.server.options import Settings
 from caesura.server.text import repair
 from caesura.server.text.document import Document, Span
 
 MOST_HOLES = 64  # most holes of one fill, over all its jobs
 MAX_SELECTION = 800  # most code points of a selection: about as many as the tokens of a hole make
-MAX_CANVAS = 512  # most tokens from a job's first hole to its last, as the engine allows
 TRIES = 4  # most jobs for another candidate, each with a new seed
 CANDIDATES = 4  # candidates per job
-
-HoleBatch = Mapping[HoleIndex, tuple[int, Context, wire.Hole]]  # a job's holes: offset in the text, context, hole
 
 
 class Fills:
@@ -111,20 +101,23 @@ class Fills:
         return or_else(events, "The model proposes nothing that fits here; the text stays as it is.", note)
 
     async def _next(self, document: Document, history: FillHistory, turn: Turn, *, tries: int) -> Events:
-        """Yield the result for the best candidate not shown yet, or no FillResult if `tries` jobs find none."""
+        """Yield the result for the best candidate not shown yet; if `tries` jobs find none that fits, for the part of
+        one that does, or no FillResult."""
         turn.check()
         history.where(document.text)
-        found = history.take(gate=self._settings.options.syntax_gate)
+        gate, answer = self._settings.options.syntax_gate, list[Candidate]()
+        found = history.take(gate=gate)
         while found is None and tries:
             async with aclosing(self._denoise(document, history, turn)) as events:
                 async for event in events:
                     if isinstance(event, Progress):
                         yield event
                     else:
-                        history.waiting = event
+                        history.waiting = answer = event
             history.seed += 1
             tries -= 1
-            found = history.take(gate=self._settings.options.syntax_gate)
+            found = history.take(gate=gate)
+        found = found or history.take_part(answer)
         if found is not None:
             turn.check()
             yield self._result(document, history, found)
@@ -164,43 +157,28 @@ class Fills:
         count = len(task.holes)
         while len(filled) < count:
             turn.check()
-            text, offsets = task.lay(filled)
-            batch = self._batch(task, text, offsets)
-            job = self._job(document, history, text, batch)
-            async with aclosing(self._engine.infill(job)) as events:
+            batch = next_batch(task, filled, self._settings.options)
+            async with aclosing(self._engine.infill(self._job(document, history, batch))) as events:
                 async for event in events:
                     turn.check()
                     yield Progress(len(filled) + sum(not fill.open for fill in event.holes), count)
             assert isinstance(event, wire.Done)  # infill raises otherwise
-            answers = [finished(text, batch, fills) for fills in (event.holes, *event.alternatives)]
-            if len(batch) == count:
-                yield [task.candidate(answer) for answer in answers]
+            answers = [batch.fitted(fills) for fills in (event.holes, *event.alternatives)]
+            if len(batch.sites) == count:
+                yield [task.candidate(texts) for texts in answers]
                 return
             filled |= answers[0]
         yield [task.candidate(filled)]
 
-    def _batch(self, task: Task, text: str, offsets: Mapping[HoleIndex, int]) -> HoleBatch:
-        """The first open holes that fit on one canvas, counting a token for each byte between them."""
-        batch: dict[HoleIndex, tuple[int, Context, wire.Hole]] = {}
-        size = end = 0
-        for index, (at, around, asked) in holes_in(task, text, offsets, self._settings.options):
-            size += asked.max_tokens + (len(text[end:at].encode()) if batch else 0)
-            if batch and (size > MAX_CANVAS or len(batch) == wire.MAX_HOLES):
-                break
-            batch[index], end = (at, around, asked), at
-        return batch
-
-    def _job(self, document: Document, history: FillHistory, text: str, batch: HoleBatch) -> wire.Infill:
+    def _job(self, document: Document, history: FillHistory, batch: Batch) -> wire.Infill:
         """The job of a batch, which reads no member that an earlier one invented. The first job of a repair starts from
         the broken text."""
-        outside, segments = laid_out(text, batch)
-        segments = without(history.invented, segments)
-        around, neighbours = self._surround(document, outside, budget(self._settings.options))
+        around, neighbours = self._surround(document, batch.around, budget(self._settings.options))
         warm = history.task.repairs and history.seed == 0
-        replaced = ((history.task.replaced(index), around) for index, (_, around, _) in batch.items())
+        replaced = ((history.task.replaced(index), site.context) for index, site in batch.sites.items())
         draft = tuple(masked_draft(text, around) for text, around in replaced) if warm else None
         ask = Ask(kind="fill", document=history.id, candidates=CANDIDATES, deadline_ms=DEADLINE_MS, seed=history.seed)
-        return infill(around, segments, ask, neighbours=neighbours, draft=draft)
+        return infill(around, batch.segments(history.invented), ask, neighbours=neighbours, draft=draft)
 
 
 def gaps_in(
@@ -212,59 +190,3 @@ def gaps_in(
     if found or not spans or not (snippet or is_snippets(document.uri)):
         return found, ""
     return placeholders(document.text, spans)
-
-
-def holes_in(
-    task: Task, text: str, offsets: Mapping[HoleIndex, int], options: Options
-) -> Iterator[tuple[HoleIndex, tuple[int, Context, wire.Hole]]]:
-    """The open holes at `offsets` of `text`, as a HoleBatch has them."""
-    tree = task.parsed(text)
-    for index, at in offsets.items():
-        around = context_of(text, at, at, options=options, language=task.language, tree=tree)
-        around, asked = _enlarged(around, task.replaced(index), options.max_tokens)
-        if choices := task.choices(index):
-            asked = wire.Hole(asked.max_tokens, "span", wire.Pattern(either(choices)))
-        yield index, (at, around, asked)
-
-
-def laid_out(text: str, batch: HoleBatch) -> tuple[Context, list[wire.Text | wire.Hole]]:
-    """The context around the holes of a job in `text`, and the job's segments."""
-    (start, first, _), *_, (_, last, _) = [*batch.values(), *batch.values()]
-    segments: list[wire.Text | wire.Hole] = []
-    for at, _, asked in batch.values():
-        segments += [wire.Text(text[start:at]), asked] if at > start else [asked]
-        start = at
-    return replace(first, suffix=last.suffix), segments
-
-
-def without(invented: Sequence[str], segments: Sequence[wire.Text | wire.Hole]) -> list[wire.Text | wire.Hole]:
-    """The segments of a job whose fills read none of these members."""
-    if not invented:
-        return list(segments)
-    pattern = wire.Pattern(lacking(invented))
-    free = (isinstance(one, wire.Hole) and one.grammar is None for one in segments)
-    return [structs.replace(one, grammar=pattern) if at else one for one, at in zip(segments, free, strict=True)]
-
-
-def _enlarged(around: Context, replaced: str, most: int) -> tuple[Context, wire.Hole]:
-    """The context and its hole, enlarged to hold at least as much as the replaced text."""
-    lines = replaced.count("\n") + 1
-    around = replace(around, joins=True)  # whoever selects a part of a word gets another one
-    if lines > 1 and around.kind != "span":
-        around = replace(around, kind="block", lines=max(lines, around.lines))
-    tokens = max(hole(around, most).max_tokens, min(wire.MAX_SLOTS, len(replaced) // 3))
-    return around, wire.Hole(tokens, around.kind)
-
-
-def finished(text: str, batch: HoleBatch, fills: Sequence[wire.Fill]) -> dict[HoleIndex, str]:
-    """The text to insert into each hole of `text`, fitted in after the fills before it."""
-    done: dict[HoleIndex, str] = {}
-    grown = 0
-    for (index, (at, around, asked)), fill in zip(batch.items(), fills, strict=True):
-        now = context(text, at + grown, at + grown, language=around.language)
-        done[index] = finish(fill.text, replace(around, prefix=now.prefix, indent=now.indent))
-        if isinstance(asked.grammar, wire.Pattern):  # one of several choices, whole or not at all
-            done[index] = fill.text if re2.fullmatch(asked.grammar.regex, fill.text) else ""
-        text = text[: at + grown] + done[index] + text[at + grown :]
-        grown += len(done[index])
-    return done

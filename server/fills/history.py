@@ -33,21 +33,26 @@ class FillHistory:
         return f"<FillHistory {len(self.task.gaps)} gaps, {len(self.shown)} shown, seed {self.seed}>"
 
     def take(self, *, gate: bool) -> Candidate | None:
-        """The best candidate not shown yet, which counts as shown from now on: the one that fills most holes or, for a
-        repair, leaves fewest faults. `gate` excludes unsound candidates."""
+        """The best candidate not shown yet, which counts as shown from now on: a whole one that fills most holes or,
+        for a repair, leaves fewest faults. `gate` excludes unsound candidates."""
         task = self.task
         fresh = [c for c in dict.fromkeys(self.waiting) if c not in self.shown and task.usable(c)]
         if task.repairs:
             fresh.sort(key=lambda candidate: (task.faults(candidate).nodes, len("".join(candidate))))
         else:
             if gate:
-                found = [*self.invented, *(name for c in fresh for name in task.invented(c))]
-                self.invented = tuple(dict.fromkeys(found))
+                names = [*self.invented, *(name for c in fresh for name in task.invented(c))]
+                self.invented = tuple(dict.fromkeys(names))
                 fresh = [c for c in fresh if task.sound(c)]
-            fresh.sort(key=lambda candidate: candidate.count(""))
+            fresh.sort(key=lambda candidate: (candidate.count(""), task.is_half(candidate)))
         self.waiting = fresh[1:]
         self.shown |= set(fresh[:1])
         return fresh[0] if fresh else None
+
+    def take_part(self, candidates: Sequence[Candidate]) -> Candidate | None:
+        """The sound part of the best of the candidates, none of which may stand as it is."""
+        self.waiting = [] if self.task.repairs else [self.task.sound_part(one) for one in candidates[:1]]
+        return self.take(gate=True)
 
     def applied(self) -> tuple[str, list[Span]]:
         """The text with the last result in it, and the spans of its gaps."""

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from caesura import wire
@@ -18,8 +18,8 @@ from caesura.server.context.secrets import reveals
 from caesura.server.fills.history import LastFills, Turn
 from caesura.server.fills.result import Events, FillResult, Level, Progress, Surround, alone
 from caesura.server.fills.task import NoFill
-from caesura.server.infill.job import Ask, infill
-from caesura.server.infill.site import budget, context_of
+from caesura.server.infill.job import Ask
+from caesura.server.infill.site import budget, site
 from caesura.server.languages import JSON, language
 from caesura.server.options import Settings
 from caesura.server.structured import edits
@@ -166,9 +166,9 @@ class StructuredEdits:
         raise NoFill("The model proposes nothing else here; the text stays as it is.")
 
     def _job(self, document: Document, text: str, offer: Offer, seed: int, deadline_ms: float) -> wire.Infill:
-        options = self._settings.options
-        around = context_of(text, offer.start, offer.end, options=options, language=document.language, kind="span")
-        around, neighbours = self._surround(document, around, budget(options))
+        options, (start, end) = self._settings.options, (offer.start, offer.end)
+        found = site(text, start, end, document.language, tree=None, options=options, kind="span")
+        around, neighbours = self._surround(document, found.context, budget(options))
         ask = Ask(
             kind="edit",
             candidates=CANDIDATES,
@@ -176,9 +176,7 @@ class StructuredEdits:
             seed=seed,
             min_probability=self._min_probability_in(document),
         )
-        return infill(
-            around, offer.segments, ask, neighbours=neighbours, evidence=offer.evidence, schemas=offer.schemas
-        )
+        return replace(found, context=around, neighbours=neighbours, offer=offer).job(ask)
 
     def _min_probability_in(self, document: Document) -> float:
         if self._min_probability is not None:

@@ -2,20 +2,20 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import tree_sitter
 
 from caesura.server.context.secrets import reveals
-from caesura.server.infill.members import ClassMembers
-from caesura.server.languages import JSON, language
-from caesura.server.text import json as json_text
+from caesura.server.infill.check import HARMLESS
+from caesura.server.infill.insert import is_half
+from caesura.server.infill.site import Site, site
+from caesura.server.languages import language
 from caesura.server.text import repair
 from caesura.server.text.document import Span
 
 MARKER = "<FILL>"
-HARMLESS = ("", "x", "0")  # texts for a gap; at most places one of them breaks nothing
 
 _STRAY = re.compile(r"[\s)\]}>\"'`,;]*")  # text that a repair may delete without a replacement
 
@@ -111,41 +111,47 @@ class Task:
         tail = len(self.text) - self.gaps[-1].end
         return repair.reparsed(self.tree, self.text, text, self.gaps[0].start, tail, self.language)
 
+    def invented(self, candidate: Candidate) -> tuple[str, ...]:
+        """The members that the candidate reads and a class does not have."""
+        return self._site.invented(*self._joined(candidate))
+
+    def sound(self, candidate: Candidate) -> bool:
+        """True if the candidate may stand in the text. Harmless texts fill the gaps that it leaves empty."""
+        texts = dict.fromkeys(tuple(text or harmless for text in candidate) for harmless in HARMLESS)
+        return any(self._site.is_sound(*self._joined(each)) for each in texts)
+
+    def is_half(self, candidate: Candidate) -> bool:
+        return is_half(self._joined(candidate)[0], self._site.context)
+
+    def sound_part(self, candidate: Candidate) -> Candidate:
+        """The texts of a candidate that may stand in the text together, each kept if it may join the ones before it;
+        of a single text a sound start."""
+        if len(candidate) == 1:
+            return (self._site.sound_start(candidate[0]),)
+        kept = ("",) * len(candidate)
+        for gap, text in enumerate(candidate):
+            more = (*kept[:gap], text, *kept[gap + 1 :])
+            kept = more if text and self.sound(more) else kept
+        return kept
+
+    @cached_property
+    def _site(self) -> Site:
+        """The span from the first gap to the last."""
+        start, end = self.gaps[0].start, self.gaps[-1].end
+        found = site(self.text, start, end, self.language, tree=self.tree, kind="span")
+        harmless = [self._joined([text for _ in self.gaps])[0] for text in HARMLESS]
+        return replace(found, harmless=harmless)
+
+    def _joined(self, texts: Sequence[str]) -> tuple[str, list[Span]]:
+        """What stands from the first gap to the last with `texts` in the gaps, and their spans in it."""
+        text, spans = self.put(texts)
+        start, tail = self.gaps[0].start, len(self.text) - self.gaps[-1].end
+        return text[start : len(text) - tail], [(first - start, last - start) for first, last in spans]
+
     def faults(self, candidate: Candidate) -> repair.SyntaxFaults:
         """The syntax faults of the text with `candidate` in its gaps; none without a tree."""
         tree = self.parsed(self.put(candidate)[0])
         return repair.faults(tree) if tree else repair.SyntaxFaults(0, 0)
-
-    @cached_property
-    def least_broken(self) -> int:
-        """The least number of broken nodes with the original or harmless texts in the gaps: the most that a fill may
-        leave."""
-        harmless = [tuple(text for _ in self.gaps) for text in HARMLESS]
-        return min(self.faults(texts).nodes for texts in (self.original, *harmless))
-
-    def invented(self, candidate: Candidate) -> tuple[str, ...]:
-        """The members that the candidate reads and a class does not have."""
-        text, spans = self.put(candidate)
-        found = dict[str, None]()
-        for start, end in spans:
-            at, source = len(text[:start].encode()), (text[:start] + text[end:]).encode()
-            members = ClassMembers(language(self.language), source, at, at, None)
-            found |= dict.fromkeys(members.invented(text[start:end]))
-        return tuple(found)
-
-    def sound(self, candidate: Candidate) -> bool:
-        """True if the text with `candidate` has no new syntax error, no header without a body at a gap's end, no
-        invented member and in JSON no repeated key. Harmless texts fill the gaps that it leaves empty."""
-        texts = dict.fromkeys(tuple(text or harmless for text in candidate) for harmless in HARMLESS)
-        return any(map(self._fits, texts)) and not self.invented(candidate)
-
-    def _fits(self, candidate: Candidate) -> bool:
-        text, spans = self.put(candidate)
-        tree = self.parsed(text)
-        if tree and repair.faults(tree).nodes > self.least_broken:
-            return False
-        bare = tree and any(repair.lacks_body(tree, text, end) for _, end in spans)
-        return not bare and not repeats_key(text, spans, self.language)
 
     def usable(self, candidate: Candidate) -> bool:
         """True if the candidate has no placeholder of a secret, and proposes something or, for a repair, makes the text
@@ -159,11 +165,6 @@ class Task:
         if gone and not _STRAY.fullmatch("".join(self.original)):
             return False  # deleting code proves nothing: the rest always parses better
         return self.faults(candidate).fewer_than(self.faults(self.original))
-
-
-def repeats_key(text: str, spans: Sequence[Span], language: str) -> bool:
-    """True if a key written in one of the spans repeats one of its object; False for other languages than JSON."""
-    return language in JSON and json_text.repeats_key(text, spans)
 
 
 def markers(text: str, spans: Sequence[Span], marker: str = MARKER) -> list[Span]:

@@ -4,19 +4,19 @@ typed since. State only: pane.py starts, keeps and stops canvases.
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache, partial
 from typing import Literal
 
+import tree_sitter
+
 from caesura import wire
-from caesura.characters import is_word, visible
+from caesura.characters import is_word
 from caesura.server.context.context import Context
 from caesura.server.context.secrets import reveals
 from caesura.server.ghost.typed import Proposal, Typed
-from caesura.server.infill.check import DocumentGate
 from caesura.server.infill.choose import ALL, Bar, Guess, counts_words, ends_line, likely
-from caesura.server.infill.insert import finish
+from caesura.server.infill.site import Site
 from caesura.server.structured.offer import Offer
 from caesura.server.text.document import Edit
 
@@ -36,15 +36,12 @@ class WarmCanvas:
     part that the offer allows to stand alone.
     """
 
-    def __init__(
-        self, typed: Typed, context: Context, *, lead: str = "", bar: Bar = ALL, speculative: bool = False
-    ) -> None:
+    def __init__(self, typed: Typed, site: Site, *, lead: str = "", bar: Bar = ALL, speculative: bool = False) -> None:
         self.typed = typed
-        self.context = context
+        self.site = site  # after the lead, in the text when the canvas was begun
         self.lead = lead
         self.bar = bar
         self.speculative = speculative
-        self.offer: Offer | None = None
         self.fills: tuple[wire.Fill, ...] = ()  # the answer so far; with its alternatives once it is done
         self.answer: wire.Done | None = None
         self.over = False  # no more events will come
@@ -61,7 +58,6 @@ class WarmCanvas:
         self.shown = ""  # the text that the editor has shown of it, from the origin on
         self.replaces = False  # the lead replaces the typed text, which may differ from it
         self.task: asyncio.Task[None] | None = None
-        self._fitted = lru_cache(maxsize=16)(partial(finish, context=context))
         self._sound: dict[str, str] = {}  # text from the origin on -> the part of it that the gate accepted
 
     def __repr__(self) -> str:
@@ -69,15 +65,23 @@ class WarmCanvas:
         return f"<WarmCanvas {self.context.kind} at {self.typed.origin} typed {len(self.typed.text)} {state}>"
 
     @property
+    def context(self) -> Context:
+        return self.site.context
+
+    @property
+    def offer(self) -> Offer | None:
+        return self.site.offer
+
+    @property
     def lost(self) -> bool:
         """True if the job ended without an answer."""
         return self.over and self.answer is None and self.task is not None
 
     def hear(self, event: wire.Locked | wire.Done) -> None:
-        self.fills = (self._fill(event.holes),)
+        self.fills = (self.site.fill(event.holes),)
         self.steps = event.steps if isinstance(event, wire.Done) else event.step
         if isinstance(event, wire.Done):
-            self.fills += tuple(map(self._fill, event.alternatives))
+            self.fills += tuple(map(self.site.fill, event.alternatives))
             self.answer = event
             self.over = True
 
@@ -96,7 +100,7 @@ class WarmCanvas:
             written = self.typed.written
             fits = written.startswith(self.lead) or self.lead.startswith(written)
             return fits and not self.over and cursor == self.typed.origin + len(written)
-        rest = self.typed.left(self.lead + self._finish(self.fills[0].text), cursor)
+        rest = self.typed.left(self.lead + self.site.fitted(self.fills[0].text), cursor)
         return rest is not None and bool(rest.insert or not self.over or not self.typed.written)
 
     def ready(self, cursor: int, *, part: bool = False, replacing: bool = False) -> bool:
@@ -106,7 +110,7 @@ class WarmCanvas:
     def propose(
         self,
         cursor: int,
-        gate: DocumentGate,
+        place: Site,
         shown: Proposal | None = None,
         *,
         part: bool = False,
@@ -115,15 +119,15 @@ class WarmCanvas:
         """The best fill that adds no syntax error, up to its last locked boundary; else the best sound start of a fill
         that meets the bar too. What the editor shows, `shown`, stays: a fill that continues it precedes a better one.
 
-        `part` allows locked words that are no whole line. `replacing` includes the lead, which then replaces the typed
-        text.
+        `place` is the site in the text of now. `part` allows locked words that are no whole line. `replacing` includes
+        the lead, which then replaces the typed text.
         """
         judged = self._proposals(cursor, part=part and not self.over, replacing=replacing)
         found = [(p, fill) for p, fill in judged if p.insert]
-        sound = [p for p, _ in found if self._gated(p, cursor, gate) == p.insert]
+        sound = [p for p, _ in found if self._gated(p, cursor, place) == p.insert]
         if found:
             self.broken = not sound
-            cuts = (self._cut(p, fill, cursor, gate) for p, fill in found)
+            cuts = (self._cut(p, fill, cursor, place) for p, fill in found)
             sound = sound or [next((cut for cut in cuts if cut.insert), replace(found[0][0], insert=""))]
         if shown:
             confidence = max((fill.confidence for fill in self.fills[:1]), default=0.0)
@@ -137,12 +141,12 @@ class WarmCanvas:
         )
         return replace(best, others=tuple(others))
 
-    def fault(self, cursor: int, gate: DocumentGate) -> Fault | None:
+    def fault(self, cursor: int, place: Site) -> Fault | None:
         """Why nothing of the best fill is shown at `cursor`; None if a part of it is."""
         found = self._judge(self.fills[0], cursor, part=False, replacing=False)
         if not isinstance(found, Proposal):
             return found
-        return None if self._cut(found, self.fills[0], cursor, gate).insert else "unsound"
+        return None if self._cut(found, self.fills[0], cursor, place).insert else "unsound"
 
     def chance(self, cursor: int) -> float | None:
         """The highest probability of a start of the best fill that saves enough keys at `cursor`; None if none does."""
@@ -169,19 +173,15 @@ class WarmCanvas:
         text = self.fills[0].text[max(0, len(self.typed.written) - len(self.lead)) :] if self.fills else ""
         return (text,) if text else None
 
+    def place(self, text: str, tree: tree_sitter.Tree | None, *, is_checked: bool) -> Site:
+        """The site without the lead, in the text of now."""
+        origin, around = self.typed.origin, self.context
+        around = replace(around, prefix=around.prefix.removesuffix(self.lead))
+        return replace(self.site, text=text, tree=tree, start=origin, end=origin, context=around, is_checked=is_checked)
+
     def stop(self) -> None:
         if self.task is not None:
             self.task.cancel()
-
-    def _fill(self, holes: Sequence[wire.Fill]) -> wire.Fill:
-        if self.offer is None or len(self.offer.segments) == 1:
-            return holes[0]
-        return self.offer.fill(holes)
-
-    def _finish(self, text: str) -> str:
-        if self.offer is None:
-            return self._fitted(text)
-        return text if text == visible(text, self.context.prefix, self.context.suffix) else ""
 
     def _proposals(self, cursor: int, *, part: bool, replacing: bool) -> Iterator[tuple[Proposal, wire.Fill]]:
         """What to show of the fills, best first, each with its fill."""
@@ -199,7 +199,7 @@ class WarmCanvas:
         start = self._start(fill, text, cursor)
         if not start:
             return "unlikely"
-        insert = self._finish(start)
+        insert = self.site.fitted(start)
         if not insert:
             return "unfit"
         if reveals(insert, self.context.prefix, self.context.suffix):
@@ -241,9 +241,9 @@ class WarmCanvas:
         ends, words = self._ends_line(fill, start), counts_words(self.context)
         return self.bar.passes(self._before(cursor), found.insert, ends_line=ends, words=words)
 
-    def _cut(self, proposal: Proposal, fill: wire.Fill, cursor: int, gate: DocumentGate) -> Proposal:
+    def _cut(self, proposal: Proposal, fill: wire.Fill, cursor: int, place: Site) -> Proposal:
         """The start of a proposal that the gate accepts; nothing if the gate cuts it below the bar."""
-        insert = self._gated(proposal, cursor, gate)
+        insert = self._gated(proposal, cursor, place)
         if insert == proposal.insert or proposal.back or self.offer:
             return replace(proposal, insert=insert)
         start = fill.text[: max(0, cursor - self.typed.origin + len(insert) - len(self.lead))]
@@ -260,12 +260,13 @@ class WarmCanvas:
     def _replacement(self, insert: str, cursor: int) -> Proposal:
         return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))
 
-    def _gated(self, proposal: Proposal, cursor: int, gate: DocumentGate) -> str:
+    def _gated(self, proposal: Proposal, cursor: int, place: Site) -> str:
         """The part of a proposal that the gate accepts. Proposals that make the same document text are checked once."""
         typed = "" if proposal.back else self.typed.text[: cursor - self.typed.origin]
         text = typed + proposal.insert
         if text not in self._sound or not self._sound[text].startswith(typed):
-            self._sound[text] = typed + gate(cursor - proposal.back, cursor + proposal.eat, proposal.insert)
+            span = place.moved(cursor - proposal.back, cursor + proposal.eat)
+            self._sound[text] = typed + span.sound_start(proposal.insert)
         return self._sound[text][len(typed) :]
 
 

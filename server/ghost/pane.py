@@ -21,14 +21,14 @@ from caesura.server.context.project import Project
 from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.canvases import Canvases
 from caesura.server.ghost.feedback import TAKEN, Feedback, Suggestion
-from caesura.server.ghost.jobs import Jobs
 from caesura.server.ghost.reader import ContextReader
+from caesura.server.ghost.sites import Sites
 from caesura.server.ghost.typed import Proposal, Typed
-from caesura.server.infill.check import DocumentGate
 from caesura.server.infill.choose import ALL, Bar
 from caesura.server.infill.indentation import usual_step
 from caesura.server.infill.insert import line_break
-from caesura.server.infill.job import Priority
+from caesura.server.infill.job import Ask, Priority
+from caesura.server.infill.site import Site
 from caesura.server.languages import Language
 from caesura.server.options import MODES, Settings
 from caesura.server.records.trace import AnswerKind
@@ -82,7 +82,7 @@ class Services:
     settings: Settings
     project: Project
     feedback: Feedback
-    jobs: Jobs
+    sites: Sites
     reader: ContextReader
     report: Callable[[str], None]  # gets the sentence of each error, and an empty text after each answer
 
@@ -105,7 +105,7 @@ class Pane:
         self._neighbours: tuple[wire.Neighbour, ...] = ()
         self._line = 0  # of the document, for which they were chosen
         self._generation = -1  # of the project, when they were chosen
-        self._gate: tuple[tuple[object, ...], DocumentGate] | None = None  # the last gate, after its key
+        self._place: tuple[tuple[object, ...], Site] | None = None  # the last of `place`, after its key
         self._readings = 0  # `reader.count` when the engine last had this document's context
 
     def __repr__(self) -> str:
@@ -154,9 +154,9 @@ class Pane:
         known = self._known(at, None) is not None
         if known and self._readings == reader.count:
             return
-        end = self._services.jobs.end(self.opened, at)
-        canvas = WarmCanvas(Typed(at, closing=self.opened.document.text[at:end]), self._context(at, end))
-        if not self._services.jobs.refusal(self.opened, canvas, invoked=False):
+        end = self._services.sites.end(self.opened, at)
+        canvas = WarmCanvas(Typed(at, closing=self.opened.document.text[at:end]), self._site(at, end))
+        if not self._refusal(canvas, invoked=False):
             reader.read(self._job(canvas, "speculative", reader.document))
             self._readings = reader.count if known else self._readings
 
@@ -164,7 +164,7 @@ class Pane:
         """End the requests and the jobs of this document."""
         self.supersede()
         self.canvases.drop()
-        self._gate = None
+        self._place = None
 
     def refusal(self, *, invoked: bool) -> str:
         """The sentence on why this document gets no suggestions; empty if it gets some."""
@@ -192,7 +192,7 @@ class Pane:
             canvas.bar = canvas.bar.lower(start.bar)
             replacing = start.selected is not None
             shown = None if replacing else self.shown_at(start.at, canvas)
-            if canvas.over and not canvas.propose(start.at, self.gate(canvas), shown, replacing=replacing).insert:
+            if canvas.over and not canvas.propose(start.at, self.place(canvas), shown, replacing=replacing).insert:
                 seed = canvas.seed + 1 if canvas.asked else canvas.seed  # first the best answer, then another one
                 return self._begin(start, seed=seed), "cold"
         self.canvases.put(canvas)
@@ -201,14 +201,14 @@ class Pane:
             return canvas, "speculated"
         return canvas, "typed_through" if canvas.typed.written and canvas.fills else "warm"
 
-    def gate(self, canvas: WarmCanvas) -> DocumentGate:
-        """The gate for the texts of `canvas` in the current document. The states of a canvas share a gate until the
-        text changes. Each is parsed in the event loop: 1.4 ms at 2,000 lines, 2.6 ms with a gate of its own (p50)."""
-        options = self._services.settings.options
-        key = canvas, self.opened.document.text, self.opened.tree.tree, options.syntax_gate
-        if self._gate is None or self._gate[0] != key:
-            self._gate = key, self._services.jobs.gate(self.opened, canvas)
-        return self._gate[1]
+    def place(self, canvas: WarmCanvas) -> Site:
+        """The site of `canvas` in the text of now. The states of a canvas share it until the text changes: each check
+        is parsed in the event loop, in 1.4 ms at 2,000 lines, and with a site of its own in 2.6 ms (p50)."""
+        text, tree, options = self.opened.document.text, self.opened.tree.tree, self._services.settings.options
+        key = canvas, text, tree, options.syntax_gate
+        if self._place is None or self._place[0] != key:
+            self._place = key, canvas.place(text, tree, is_checked=options.syntax_gate)
+        return self._place[1]
 
     def _known(self, at: int, selected: Selected | None) -> WarmCanvas | None:
         """A kept canvas that answers for the cursor at `at`, and whose context no edit elsewhere has changed."""
@@ -226,7 +226,7 @@ class Pane:
         if canvas.offer:
             return True
         start, end = canvas.typed.origin, canvas.typed.origin + len(canvas.typed.text)
-        now = self._services.jobs.context(self.opened, start, end)
+        now = self._services.sites.site(self.opened, start, end).context
         canvas.stale = (now.prefix + canvas.lead, now.suffix) != (canvas.context.prefix, canvas.context.suffix)
         return canvas.stale
 
@@ -234,35 +234,33 @@ class Pane:
         """Begin a new canvas, warm-started from the rest of the one before it."""
         at, text = start.at, self.opened.document.text
         lead, origin = (start.selected.text, start.selected.start) if start.selected else ("", at)
-        end = at if start.selected else self._services.jobs.end(self.opened, at)
+        end = at if start.selected else self._services.sites.end(self.opened, at)
         typed = Typed(origin, text[origin:at], text[at:end])
         draft = _after_lead(self.canvases.remainder_at(at), text[origin:at], lead)
         began = perf_counter()
-        canvas = WarmCanvas(typed, self._context(origin, end, lead), lead=lead, bar=start.bar)
+        canvas = WarmCanvas(typed, self._site(origin, end, lead), lead=lead, bar=start.bar)
         canvas.replaces, canvas.context_ms = start.selected is not None, (perf_counter() - began) * 1000
         canvas.seed = seed
         self.canvases.put(canvas)
         self._launch(canvas, start.priority, draft)
         return canvas
 
-    def _context(self, start: int, end: int, lead: str = "") -> Context:
-        """The context of the hole; also chooses the neighbours for it."""
-        found = self._services.jobs.context(self.opened, start, end, lead)
+    def _site(self, start: int, end: int, lead: str = "") -> Site:
+        """The site of a canvas, with the neighbours that are chosen for it."""
+        found = self._services.sites.site(self.opened, start, end, lead)
         line, generation = self.opened.document.position(end)[0], self._services.project.generation
         if self._generation != generation or abs(line - self._line) > NEARBY:
             self._line, self._generation = line, generation
-            self._neighbours = self._services.project.neighbours(self.opened, found, self._neighbours)
-        return found
+            self._neighbours = self._services.project.neighbours(self.opened, found.context, self._neighbours)
+        return replace(found, neighbours=self._neighbours)
 
     # Jobs
 
     def _launch(self, canvas: WarmCanvas, priority: Priority, draft: tuple[str] | None = None) -> None:
         """Begin the job of a canvas, unless no suggestion is wanted there."""
-        end, invoked = canvas.typed.origin + len(canvas.typed.text), priority == "invoked"
-        if not invoked and _WORD.match(self.opened.document.text, end):
-            canvas.refusal = IN_FRONT
-        else:
-            canvas.refusal = self._services.jobs.refusal(self.opened, canvas, invoked=invoked)
+        invoked = priority == "invoked"
+        in_front = not invoked and _WORD.match(canvas.site.text, canvas.site.end)
+        canvas.refusal = IN_FRONT if in_front else self._refusal(canvas, invoked=invoked)
         if canvas.refusal:
             canvas.over = True
             return
@@ -270,16 +268,26 @@ class Pane:
         job = self._job(canvas, priority, document, draft)
         canvas.task = asyncio.create_task(self._run(canvas, job))
 
+    def _refusal(self, canvas: WarmCanvas, *, invoked: bool) -> str:
+        return self._services.sites.refusal(self.opened, canvas.site, canvas.typed.origin, invoked=invoked)
+
     def _job(
         self, canvas: WarmCanvas, priority: Priority, document: str, draft: tuple[str] | None = None
     ) -> wire.Infill:
-        canvas.offer = self._services.jobs.offer(self.opened, canvas)
-        canvas.bar = _bar_for(canvas, canvas.bar, invoked=priority == "invoked")
+        canvas.site = self._services.sites.offered(self.opened, canvas.site)
         canvas.asked = priority == "invoked"
+        canvas.bar = _bar_for(canvas, canvas.bar, invoked=canvas.asked)
         canvas.faint = 0.0 if canvas.asked else canvas.bar.chance / FAINT
-        job = self._services.jobs.job(canvas, self._neighbours, priority, document, draft)
-        canvas.job = job
-        return job
+        ask = Ask(
+            priority,
+            document=document,
+            candidates=self._services.settings.options.candidates,
+            seed=canvas.seed,
+            min_probability=canvas.faint,
+            effort="full" if canvas.asked else "ghost",
+        )
+        canvas.job = canvas.site.job(ask, draft if len(canvas.site.segments) == 1 else None)
+        return canvas.job
 
     def _hurry(self, canvas: WarmCanvas, priority: Priority) -> None:
         """Send the job of a canvas again if it is speculative, since those wait for all others. The engine continues it
@@ -399,15 +407,17 @@ class Pane:
         typed = Typed(canvas.typed.origin, canvas.typed.text)
         before = canvas.context.prefix.removesuffix(canvas.lead)
         lead = _entered(before, typed.text + proposal.insert, canvas.context, self.opened.language)
-        around = self._services.jobs.context(self.opened, typed.origin, typed.origin + len(typed.text), lead)
-        self._run_ahead(WarmCanvas(typed, around, lead=lead, bar=canvas.bar, speculative=True), "speculative")
+        site = replace(
+            self._services.sites.site(self.opened, typed.origin, typed.origin + len(typed.text), lead),
+            neighbours=self._neighbours,
+        )
+        self._run_ahead(WarmCanvas(typed, site, lead=lead, bar=canvas.bar, speculative=True), "speculative")
 
     def _go_ahead(self, canvas: WarmCanvas, lead: str, *, draft: tuple[str] | None = None, seed: int = 0) -> None:
         """Denoise the hole of `canvas` again after `lead`."""
-        prefix = canvas.context.prefix.removesuffix(canvas.lead) + lead
-        around = replace(canvas.context, prefix=prefix, indent=indent_of(line_before(prefix, len(prefix))))
         typed = Typed(canvas.typed.origin, canvas.typed.written, canvas.typed.closing)
-        again = WarmCanvas(typed, around, lead=lead, bar=canvas.bar)
+        site = replace(self.place(canvas), end=typed.origin + len(typed.text), neighbours=self._neighbours).after(lead)
+        again = WarmCanvas(typed, site, lead=lead, bar=canvas.bar)
         again.mended, again.seed = True, seed
         self._run_ahead(again, "automatic", draft)
 
@@ -420,8 +430,8 @@ class Pane:
         old, new = self.canvases.current, self.canvases.ahead
         if old is None or new is None:
             return
-        shown = old.propose(self._at, self.gate(old), self.shown_at(self._at, old)).insert
-        found = new.propose(self._at, self.gate(new)).insert
+        shown = old.propose(self._at, self.place(old), self.shown_at(self._at, old)).insert
+        found = new.propose(self._at, self.place(new)).insert
         if found.startswith(shown) and len(found) > len(shown):
             self.canvases.put(new)
             self.canvases.resting.remove(old)

@@ -10,10 +10,10 @@ from typing import Literal
 from caesura.client.backend import Backend
 from caesura.server.context.project import Project
 from caesura.server.ghost.feedback import Feedback
-from caesura.server.ghost.jobs import Jobs
 from caesura.server.ghost.pane import Pane, Selected, Services, Start
 from caesura.server.ghost.reader import ContextReader
 from caesura.server.ghost.requests import NothingNew, Request
+from caesura.server.ghost.sites import Sites
 from caesura.server.ghost.typed import Proposal
 from caesura.server.ghost.why import Reason, why
 from caesura.server.options import MODES, Settings
@@ -35,9 +35,9 @@ class Panes:
         self._feedback = Feedback(settings, stats)
         self._reader = ContextReader(engine)
         self.on_trouble: Callable[[str], None] = lambda sentence: None
-        jobs = Jobs(settings, project)
+        sites = Sites(settings, project)
         self._services = Services(
-            engine, settings, project, self._feedback, jobs, self._reader, lambda sentence: self.on_trouble(sentence)
+            engine, settings, project, self._feedback, sites, self._reader, lambda sentence: self.on_trouble(sentence)
         )
         self._panes: OrderedDict[str, Pane] = OrderedDict()
 

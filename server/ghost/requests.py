@@ -105,8 +105,8 @@ class Request:
 
     def _choose(self, canvas: WarmCanvas) -> Proposal:
         began = perf_counter()
-        gate = self.pane.gate(canvas)
-        proposal = canvas.propose(self.at, gate, self._shown(canvas), part=True, replacing=self.replacing)
+        place = self.pane.place(canvas)
+        proposal = canvas.propose(self.at, place, self._shown(canvas), part=True, replacing=self.replacing)
         self.ms["gate"] = self.ms.get("gate", 0.0) + (perf_counter() - began) * 1000
         return proposal
 

@@ -57,11 +57,11 @@ def _of_canvas(canvas: WarmCanvas, pane: Pane, options: Options, at: int) -> Rea
     text = canvas.fills[0].text if canvas.fills else ""
     if not text.strip():
         return Reason("The model proposes nothing here.")
-    gate = pane.gate(canvas)
-    if proposal := canvas.propose(at, gate, pane.shown_at(at, canvas)).insert:
+    place = pane.place(canvas)
+    if proposal := canvas.propose(at, place, pane.shown_at(at, canvas)).insert:
         return Reason("There is a suggestion; the editor may hide it, for example while a menu is open.", proposal)
     bar = canvas.bar
-    match canvas.fault(at, gate):
+    match canvas.fault(at, place):
         case "secret":
             return Reason("The model's proposal refers to a secret, which is hidden from it.")
         case "unlikely" if (chance := canvas.chance(at)) is not None:

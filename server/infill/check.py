@@ -1,10 +1,11 @@
-"""The check of a text for its place: by the grammar of an offer, else by the syntax gate. That cuts an insertion to the
-start that adds no syntax error to the text, and invents no member of a class (members.py). Pure."""
+"""The one rule on whether a text may be inserted at its place: it adds no syntax error, repeats no key of a mapping and
+invents no member of a class (members.py). Pure.
+
+A start of ghost text may open a block, since the user types on. A fill that the user asks for is finished."""
 
 import re
 import string
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import tree_sitter
 
@@ -13,13 +14,15 @@ from caesura.server.infill.insert import STATEMENT, WORD, ends
 from caesura.server.infill.members import ClassMembers
 from caesura.server.infill.readers import reads
 from caesura.server.infill.window import ParseWindow
-from caesura.server.languages import COMMON, Language, grammar, language
-from caesura.server.structured.offer import Offer
+from caesura.server.languages import COMMON, JSON, Language, grammar, language
+from caesura.server.text import json
+from caesura.server.text.document import Span
 from caesura.server.text.lexer import CLOSER, Scan, closes, heredocs, indent_of, without_heredocs
 
 MAX_WHOLE = 60_000  # most bytes of a file that is parsed whole before anything is cut
 MAX_TRIALS = 12  # most shorter insertions that are parsed
 MAX_STARTS = 4  # most shorter insertions with which a document is read
+HARMLESS = ("", "x", "0")  # texts for a hole; at most places one of them breaks nothing
 _BRACE_ALONE = re.compile(r"\n[ \t]*\{[ \t]*\r?\n")
 _DECLARES = re.compile(r"\b(?:class|enum|interface|namespace|record|struct|union)\b")
 _BEFORE_BRACE = string.ascii_letters + string.digits + "_)>"
@@ -38,46 +41,93 @@ class SyntaxGate:
     """Judges insertions at the hole `start:end` (code points) of `text`. Nothing is parsed until the first of them.
 
     Only the outermost statements next to the hole are parsed; `tree`, which may be missing or out of date, has their
-    bounds. An error is an ERROR or MISSING node outside of any other. An insertion is sound if it leaves no more errors
-    than there were: a text is often broken during typing."""
+    bounds. An error is an ERROR or MISSING node. An insertion is sound if it leaves no more errors than the text has
+    now, or with one of the `harmless` texts in the hole: a text is often broken during typing. If it must be
+    `finished`, a block that it opens and nothing closes is an error too, and so is a node inside of an ERROR."""
 
-    def __init__(self, text: str, start: int, end: int, context: Context, tree: tree_sitter.Tree | None) -> None:
+    def __init__(
+        self,
+        text: str,
+        start: int,
+        end: int,
+        context: Context,
+        tree: tree_sitter.Tree | None,
+        *,
+        finished: bool = False,
+        harmless: Sequence[str] = HARMLESS,
+    ) -> None:
         self._row = language(context.language)
         self._text, self._start, self._end, self._context = text, start, end, context
         self._tree = tree.copy() if tree else None  # the document's own tree gets its later edits
         self._hole = text[start:end]
+        self._finished = finished
+        self._harmless = harmless
         self._window: ParseWindow | None = None
         self._alone = _BRACE_ALONE.search(text, max(0, start - NEAR), end + NEAR) is not None
         self._members: ClassMembers | None = None
         self._commands = self._row.words is not None and self._row.words.commands
+        self._allowed: int | None = None  # the most errors that a sound insertion leaves
         self._lone: int | None = None  # the errors with a statement alone in the hole
 
     def __repr__(self) -> str:
         return f"<SyntaxGate {self._row.id} {self._start}:{self._end} {self._window}>"
 
-    def sound(self, insert: str) -> bool:
-        """True if the text has no more errors with `insert` in the hole than before, and no invented member."""
+    def sound(self, insert: str, new: Sequence[Span] | None = None) -> bool:
+        """True if all of `insert` may stand in the hole. Only its spans `new` differ from the document, where it is a
+        text with several fills; by default all of it."""
+        new = [(0, len(insert))] if new is None else new
+        if insert == self._hole:
+            return True
+        if self.invented(insert, new) or self._repeats_key(insert, new):
+            return False
         window = self._opened()
         if window is None:
             return True
-        if self._known(insert) != insert or self._placed(insert) != insert:
+        if self._placed(insert) != insert:
             return False
         if not self._no_worse(window, insert, self._errors_with(window, insert)):
             window = self._widened(window)
             if not self._no_worse(window, insert, self._errors_with(window, insert)):
                 return False
+        if self._finished and any(window.lacks_body(insert, end) for _, end in new):
+            return False
         return self._readable(insert) == insert
 
     def shortened(self, insert: str) -> str:
         """The best sound start of `insert`, or an empty string. A start that repairs a broken text precedes longer
         ones."""
+        if self._repeats_key(insert, [(0, len(insert))]):
+            return ""
         window = self._opened()
-        if window is None or not (insert := self._placed(self._known(insert))):
+        if window is None or not (insert := self._placed(self._members_at_hole().known_lines(insert))):
             return insert
         if errors := self._errors_with(window, insert):
             window = self._widened(window)
             errors = self._errors_with(window, insert)
         return self._readable(self._best(window, insert, errors))
+
+    def invented(self, insert: str, new: Sequence[Span]) -> tuple[str, ...]:
+        """The members that the spans `new` of `insert` read and a class does not have."""
+        if list(new) == [(0, len(insert))]:
+            return self._members_at_hole().invented(insert)
+        text, found = self._text[: self._start] + insert + self._text[self._end :], dict[str, None]()
+        for start, end in ((self._start + start, self._start + end) for start, end in new):
+            at, source = len(text[:start].encode()), (text[:start] + text[end:]).encode()
+            members = ClassMembers(self._row, source, at, at, None)
+            found |= dict.fromkeys(members.invented(text[start:end]))
+        return tuple(found)
+
+    def _members_at_hole(self) -> ClassMembers:
+        if self._members is None:
+            self._members = ClassMembers(self._row, self._text.encode(), *self._bytes(), self._tree)
+        return self._members
+
+    def _repeats_key(self, insert: str, new: Sequence[Span]) -> bool:
+        """True if a key written in one of the spans repeats one of its object, which JSON's grammar allows."""
+        if self._row.id not in JSON:
+            return False
+        text = self._text[: self._start] + insert + self._text[self._end :]
+        return json.repeats_key(text, [(self._start + start, self._start + end) for start, end in new])
 
     def _best(self, window: ParseWindow, insert: str, errors: int) -> str:
         """The best start of `insert`, which leaves so many `errors`, by the syntax alone."""
@@ -89,12 +139,6 @@ class SyntaxGate:
             if not best and self._no_worse(window, shorter, left):
                 best = shorter
         return best
-
-    def _known(self, insert: str) -> str:
-        """The lines of `insert` before the first that invents a member."""
-        if self._members is None:
-            self._members = ClassMembers(self._row, self._text.encode(), *self._bytes(), self._tree)
-        return self._members.known_lines(insert)
 
     def _placed(self, insert: str) -> str:
         """The lines of `insert` before the first that ends or continues a block that is not open, as `done` does, which
@@ -140,9 +184,16 @@ class SyntaxGate:
         """True if `insert` adds no errors and, in a broken text, leaves no more unpaired brackets and strings."""
         if not errors:
             return True
-        if errors > window.errors:
+        if errors > self._allowed_in(window):
             return False
-        return insert.rstrip()[-1:] in CLOSER or self._unpaired(insert) <= self._unpaired(self._hole)
+        goes_on = not self._finished and insert.rstrip()[-1:] in CLOSER
+        return goes_on or self._unpaired(insert) <= self._unpaired(self._hole)
+
+    def _allowed_in(self, window: ParseWindow) -> int:
+        if self._allowed is None:
+            harmless = map(window.errors_with, self._harmless) if window.errors else ()
+            self._allowed = min([window.errors, *harmless])
+        return self._allowed
 
     def _unpaired(self, insert: str) -> int:
         """The number of unpaired brackets and strings near the hole, with `insert` in it."""
@@ -179,27 +230,32 @@ class SyntaxGate:
         if known is None:
             return None
         if self._window is None:
-            self._window = ParseWindow(self._row, self._text.encode(), *self._bytes(), self._tree)
+            self._window = self._parse(self._text.encode(), self._tree)
         return self._window if self._window.judges else None
 
     def _widened(self, window: ParseWindow) -> ParseWindow:
         """The window of the whole file, from now on, unless the file is large: around a broken statement, the window
         may hold only a part of it."""
         if not window.whole and len(source := self._text.encode()) <= MAX_WHOLE:
-            window = self._window = ParseWindow(self._row, source, *self._bytes(), None)
-            self._lone = None
+            window = self._window = self._parse(source, None)
+            self._allowed = self._lone = None
         return window
+
+    def _parse(self, source: bytes, tree: tree_sitter.Tree | None) -> ParseWindow:
+        return ParseWindow(self._row, source, *self._bytes(), tree, nested=self._finished)
 
     def _bytes(self) -> tuple[int, int]:
         start = len(self._text[: self._start].encode())
         return start, start + len(self._hole.encode())
 
     def _errors_with(self, window: ParseWindow, insert: str, *, brace: bool = True) -> int:
-        """The number of errors with `insert`. A block that it opens at the end of a line is no error: the user writes
-        the rest of it next. `brace`: so is a header whose brace comes on the next line."""
+        """The number of errors with `insert`. A block that it opens at the end of a line is no error unless it must be
+        finished: the user writes the rest of it next. `brace`: so is a header whose brace comes on the next line."""
         errors = window.errors_with(insert)
         if not errors and self._takes_next_line(window, insert):
             return 1
+        if self._finished:
+            return errors or int(window.lacks_body(insert, len(insert)))
         if errors and not line_after(self._text, self._end).strip():
             text = line_before(self._text, self._start) + insert
             for rest in rests(text, self._row, brace=brace, alone=self._alone):
@@ -230,49 +286,6 @@ class SyntaxGate:
         if self._lone is None:
             self._lone = window.errors_with("\n" + self._row.apart)
         return not self._lone and window.errors_with(f"{insert}\n{self._row.apart}") > 0
-
-
-class DocumentGate:
-    """Checks texts for the hole at `origin` of `text`. `around` is the context there without a lead. Without `syntax`,
-    only an offer rejects anything."""
-
-    def __init__(
-        self,
-        text: str,
-        tree: tree_sitter.Tree | None,
-        origin: int,
-        around: Context,
-        offer: Offer | None,
-        *,
-        syntax: bool,
-    ) -> None:
-        self._text = text
-        self._tree = tree
-        self._origin = origin
-        self._around = around
-        self._offer = offer
-        self._syntax = syntax
-        self._gates: dict[tuple[int, int], SyntaxGate] = {}  # by span, for all its candidates
-        self._sound: dict[tuple[int, int, str], str] = {}  # the results of the offer's check
-
-    def __call__(self, start: int, end: int, insert: str) -> str:
-        """The longest sound start of `insert` in place of `start:end`."""
-        if self._offer:
-            return self._offered(self._offer, start, end, insert)
-        if not self._syntax:
-            return insert
-        if (start, end) not in self._gates:
-            around = replace(self._around, prefix=self._around.prefix + self._text[self._origin : start])
-            self._gates[start, end] = SyntaxGate(self._text, start, end, around, self._tree)
-        return self._gates[start, end].shortened(insert)
-
-    def _offered(self, offer: Offer, start: int, end: int, insert: str) -> str:
-        """`insert` if the offer accepts it, else the empty string."""
-        asked = start, end, insert
-        if asked not in self._sound:
-            new = self._text[:start] + insert + self._text[end:]
-            self._sound[asked] = "" if offer.check(new) else insert
-        return self._sound[asked]
 
 
 def _directed(insert: str, above: list[str], below: list[str]) -> str:

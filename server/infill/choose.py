@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from caesura import wire
-from caesura.characters import visible
 from caesura.server.context.context import Context
 from caesura.server.context.secrets import reveals
-from caesura.server.infill.insert import INSIDE, STATEMENT, ends, finish, is_half
+from caesura.server.infill.insert import INSIDE, STATEMENT, ends, is_half
 from caesura.server.infill.site import Site
 from caesura.server.languages import UNKNOWN, language
 
@@ -152,27 +151,15 @@ def choice(site: Site, done: wire.Done) -> tuple[str, wire.Fill]:
 
 
 def proposals(site: Site, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
-    """The texts that may be inserted for an answer, each with the fill it comes from: the candidates that add no syntax
-    error, whole ones before half ones and the best first; then the start of the best one that adds none. The fill of an
-    offer is valid as a whole or left out. None of them shows the mask of a secret."""
-    found = _offered(site, done) if site.offer else _finished(site, done)
-    return ((text, fill) for text, fill in found if not reveals(text, site.context.prefix, site.context.suffix))
-
-
-def _offered(site: Site, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
-    assert site.offer is not None
-    for fill in map(site.offer.fill, (done.holes, *done.alternatives)):
-        is_plain = fill.text == visible(fill.text, site.context.prefix, site.context.suffix)
-        new = site.text[: site.start] + fill.text + site.text[site.end :]
-        if fill.text and is_plain and site.offer.check(new) is None:
-            yield fill.text, fill
-
-
-def _finished(site: Site, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
-    fills = [done.holes[0], *(others[0] for others in done.alternatives)]
-    texts = [finish(fill.text, site.context) for fill in fills]
-    for text, fill in sorted(zip(texts, fills, strict=True), key=lambda one: is_half(one[0], site.context)):
-        if text and site.gate.shortened(text) == text:
+    """The texts that may be inserted for an answer, each with the fill it comes from: the candidates that may stand
+    there as they are, whole ones before half ones and the best first; then the sound start of the best one. None of
+    them shows the mask of a secret."""
+    around = site.context
+    fills = [site.fill(holes) for holes in (done.holes, *done.alternatives)]
+    texts = [(text, fill) for fill in fills if (text := site.fitted(fill.text))]
+    for text, fill in sorted(texts, key=lambda one: site.offer is None and is_half(one[0], around)):
+        if site.sound_start(text) == text and not reveals(text, around.prefix, around.suffix):
             yield text, fill
-    if text := site.gate.shortened(texts[0]):
-        yield text, fills[0]
+    for text, fill in texts[:1]:
+        if (start := site.sound_start(text)) and not reveals(start, around.prefix, around.suffix):
+            yield start, fill

@@ -1,83 +1,185 @@
-"""A place to fill: a span of a text, with its context, its check and the grammar of its fill."""
+"""A place to fill: a span of a text, with its context, its check and the grammar of its fill. Pure."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 
+import re2
 import tree_sitter
 
 from caesura import wire
+from caesura.characters import visible
 from caesura.schema.document import Schema
-from caesura.server.context.context import Budget, Context, HoleKind, context, hole
-from caesura.server.infill.check import SyntaxGate
+from caesura.server.context.context import Budget, Context, HoleKind, context, hole, line_before
+from caesura.server.context.neighbours import Snapshot
+from caesura.server.infill.check import HARMLESS, SyntaxGate
 from caesura.server.infill.insert import finish
 from caesura.server.infill.job import Ask, infill
 from caesura.server.languages import language
 from caesura.server.options import Options
-from caesura.server.structured import edits
+from caesura.server.structured import edits, imports
 from caesura.server.structured.offer import Offer
-from caesura.server.text.trees import SyntaxTree
+from caesura.server.text.document import Span
+from caesura.server.text.lexer import indent_of
+from caesura.server.text.repair import parsed
+
+DEFAULTS = Options()
+ALONE: tuple[str, Sequence[Snapshot]] = ("", ())  # no other files may be read
 
 
 @dataclass(frozen=True)
 class Site:
-    """The span `start:end` (code points) of `text`. An `offer` has the grammar of the fill."""
+    """The span `start:end` (code points) of `text`, which a `hole` replaces, or the segments of an `offer`, which has
+    the grammar of the fill. `neighbours` are related parts of other files, masked. `finished`: nobody types on at the
+    end of the fill. `is_checked`: the setting 'syntaxGate'. `harmless` as in SyntaxGate."""
 
     text: str
     start: int
     end: int
     context: Context
-    gate: SyntaxGate
+    hole: wire.Hole
+    tree: tree_sitter.Tree | None = None
+    neighbours: tuple[wire.Neighbour, ...] = ()
     offer: Offer | None = None
-
-    @property
-    def hole(self) -> wire.Hole:
-        return hole(self.context, Options().max_tokens)
+    finished: bool = True
+    is_checked: bool = True
+    harmless: Sequence[str] = HARMLESS
 
     @property
     def segments(self) -> tuple[wire.Text | wire.Hole, ...]:
         return self.offer.segments if self.offer else (self.hole,)
 
-    def job(self, ask: Ask) -> wire.Infill:
-        """The job that fills the span."""
-        return infill(self.context, self.segments, ask, schemas=self.offer.schemas if self.offer else ())
+    def job(self, ask: Ask, draft: tuple[str, ...] | None = None) -> wire.Infill:
+        """The job that fills the span; `draft` as in `infill`."""
+        schemas, evidence = (self.offer.schemas, self.offer.evidence) if self.offer else ((), ())
+        return infill(
+            self.context,
+            self.segments,
+            ask,
+            neighbours=self.neighbours,
+            evidence=evidence,
+            draft=draft,
+            schemas=schemas,
+        )
+
+    def fill(self, holes: Sequence[wire.Fill]) -> wire.Fill:
+        """The fills of the segments' holes as one fill of the span."""
+        return self.offer.fill(holes) if self.offer and len(self.segments) > 1 else holes[0]
 
     def fitted(self, text: str) -> str:
-        """The text that is inserted for the engine's `text`."""
-        return self.gate.shortened(finish(text, self.context))
+        """The engine's `text` as the file wants it; empty if nothing of it fits. The text of an offer, and one of
+        several choices, stays as it is."""
+        if isinstance(self.hole.grammar, wire.Pattern):
+            return text if re2.fullmatch(self.hole.grammar.regex, text) else ""
+        if self.offer is None:
+            return self._finish(text)
+        return text if text == visible(text, self.context.prefix, self.context.suffix) else ""
+
+    def sound_start(self, insert: str) -> str:
+        """The best start of `insert` that may stand in the span. A text that an offer does not accept has none."""
+        if self.offer:
+            return "" if self.offer.check(self.text[: self.start] + insert + self.text[self.end :]) else insert
+        return self._gate.shortened(insert) if self.is_checked else insert
+
+    def is_sound(self, insert: str, new: Sequence[Span] | None = None) -> bool:
+        """True if all of `insert` may stand in the span; `new` as in SyntaxGate."""
+        if self.offer:
+            return self.sound_start(insert) == insert
+        return not self.is_checked or self._gate.sound(insert, new)
+
+    def invented(self, insert: str, new: Sequence[Span] | None = None) -> tuple[str, ...]:
+        """The members that `insert` reads and a class does not have."""
+        return () if self.offer else self._gate.invented(insert, [(0, len(insert))] if new is None else new)
+
+    def after(self, lead: str) -> "Site":
+        """The place after `lead`, which replaces the span; without an offer."""
+        if not lead:
+            return replace(self, offer=None)
+        prefix, start = self.context.prefix + lead, self.start + len(lead)
+        around = replace(self.context, prefix=prefix, indent=indent_of(line_before(prefix, len(prefix))))
+        text = self.text[: self.start] + lead + self.text[self.end :]
+        return replace(self, text=text, start=start, end=start, context=around, tree=None, offer=None)
+
+    def moved(self, start: int, end: int) -> "Site":
+        """The site of another span of the text, after this one's start."""
+        if (start, end) not in self._moved:
+            around = replace(self.context, prefix=self.context.prefix + self.text[self.start : start])
+            self._moved[start, end] = replace(self, start=start, end=end, context=around)
+        return self._moved[start, end]
+
+    @cached_property
+    def _gate(self) -> SyntaxGate:
+        """One for all candidates."""
+        return SyntaxGate(
+            self.text,
+            self.start,
+            self.end,
+            self.context,
+            self.tree,
+            finished=self.finished,
+            harmless=self.harmless,
+        )
+
+    @cached_property
+    def _finish(self) -> Callable[[str], str]:
+        return lru_cache(maxsize=16)(partial(finish, context=self.context))
+
+    @cached_property
+    def _moved(self) -> dict[Span, "Site"]:
+        return {}
 
 
-def site(text: str, start: int, end: int, name: str, kind: HoleKind | None = None) -> Site:
-    """The span `start:end` (code points) of a text in the language with the id `name`."""
-    tree = SyntaxTree(language(name))
-    tree.parse(text)
-    around = context(text, start, end, language=name, tree=tree.tree, kind=kind)
-    return Site(text, start, end, around, SyntaxGate(text, start, end, around, tree.tree))
+def site(
+    text: str,
+    start: int,
+    end: int,
+    name: str,
+    *,
+    tree: tree_sitter.Tree | None,
+    options: Options = DEFAULTS,
+    kind: HoleKind | None = None,
+    following: bool = False,
+) -> Site:
+    """The span `start:end` of a text in the language with the id `name`, with as much context as the settings allow.
+    `tree`, `kind` and `following` as in `context`."""
+    size = budget(options)
+    around = context(text, start, end, language=name, tree=tree, budget=size, kind=kind, following=following)
+    to_fill = hole(around, options.max_tokens)
+    return Site(text, start, end, around, to_fill, tree, is_checked=options.syntax_gate)
+
+
+def bare_site(text: str, start: int, end: int, name: str, kind: HoleKind | None = None) -> Site:
+    """The span of a text that no editor has open."""
+    return site(text, start, end, name, tree=parsed(text, name), kind=kind)
 
 
 def at_cursor(text: str, at: int, name: str, kind: HoleKind | None = None, schema: Schema | None = None) -> Site:
-    """The place at a cursor as inline completion fills it: in JSON and Markdown with the grammar of the fill."""
-    return replace(site(text, at, at, name, kind), offer=edits.completion(text, at, language=name, schema=schema))
+    """The place at a cursor as ghost text fills it, in a text that no editor has open: among imports and in JSON and
+    Markdown with the grammar of the fill."""
+    found = bare_site(text, at, at, name, kind)
+    return replace(found, offer=offer_at(text, at, name, found.tree, schema))
+
+
+def offer_at(
+    text: str,
+    at: int,
+    name: str,
+    tree: tree_sitter.Tree | None,
+    schema: Schema | None,
+    others: tuple[str, Sequence[Snapshot]] = ALONE,
+) -> Offer | None:
+    """The offer at a cursor, if there is one. `others` are the path of the document and the other files that it may
+    import."""
+    row = language(name)
+    if row.names:
+        return imports.completion(text, at, row, tree, *others)
+    return edits.completion(text, at, language=name, schema=schema)
 
 
 def probe(prefix: str) -> wire.Infill:
     """A short job that shows whether an engine answers: the rest of a line of Python."""
     around = context(f"{prefix}\n", len(prefix), len(prefix), language="python")
     return infill(around, [wire.Hole(max_tokens=16, kind="line")], Ask())
-
-
-def context_of(
-    text: str,
-    start: int,
-    end: int,
-    *,
-    options: Options,
-    language: str,
-    tree: tree_sitter.Tree | None = None,
-    kind: HoleKind | None = None,
-    following: bool = False,
-) -> Context:
-    """The context of a hole, as large as the settings allow; see `context`."""
-    size = budget(options)
-    return context(text, start, end, language=language, tree=tree, budget=size, kind=kind, following=following)
 
 
 def budget(options: Options) -> Budget:

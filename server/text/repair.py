@@ -59,19 +59,6 @@ def is_broken(tree: tree_sitter.Tree, text: str, start: int, end: int) -> bool:
     return bool(_touching(tree, text, *_lines(text, start, end)))
 
 
-def lacks_body(tree: tree_sitter.Tree, text: str, end: int) -> bool:
-    """True if the last code before `end` is a header with an empty block, which Python's grammar does not report as
-    broken."""
-    source = text[:end].encode().rstrip()
-    while source:
-        last = tree.root_node.descendant_for_byte_range(len(source) - 1, len(source))
-        if last is None or not last.is_extra:
-            around = last.parent.children if last and last.parent and last.type == ":" else []
-            return any(node.type == "block" and not node.child_count for node in around)
-        source = source[: last.start_byte].rstrip()  # a comment
-    return False
-
-
 def regions(tree: tree_sitter.Tree, text: str, start: int, end: int) -> list[tuple[int, int]]:
     """Spans to refill around `start:end`, the smallest first: the end of the last line, where something may be missing;
     the broken nodes on these lines and their parents; the lines. Empty if nothing is broken."""

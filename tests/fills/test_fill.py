@@ -206,6 +206,21 @@ async def test_of_several_candidates_one_that_breaks_nothing_is_taken() -> None:
     assert apply(page, await result(fill.holes(page))) == '{"a": 1, "b": 2}\n'
 
 
+async def test_the_holes_whose_text_fits_are_filled_where_another_one_has_none() -> None:
+    text = "x = f(<FILL>)\ny = <FILL>\nz = <FILL>\n"
+    page, (fill, engine) = document(text), fills([["a", "b +", "c"]])
+    found = await result(fill.holes(page))
+    assert apply(page, found) == "x = f(a)\ny = <FILL>\nz = c\n"
+    assert len(found.unfilled) == 1
+    assert len(engine.jobs) == 2, "another seed comes first"
+
+
+async def test_the_start_of_a_text_is_taken_where_no_candidate_fits() -> None:
+    text = "def f(a):\n    <FILL>\n"
+    page, (fill, _) = document(text), fills([["b = a\n    for x in b:"]])
+    assert apply(page, await result(fill.holes(page))) == "def f(a):\n    b = a\n"
+
+
 STACK = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def pop(self):\n        <FILL>\n"
 
 

@@ -495,7 +495,7 @@ class Interleavings(RuleBasedStateMachine):
         assert not re.search("[\r\n]", text[start:end]), "the range lies within the line"
         assert set(text[at:end]) <= set(CLOSERS), "only what the editor closed is eaten"
         ghost = self.ghosts.pop(asked.uri, None)
-        if not (ghost and ghost.idle and (ghost.before + ghost.insert).startswith(text[:start] + answer.insert)):
+        if not (ghost and (ghost.before + ghost.insert).startswith(text[:start] + answer.insert)):
             self._belongs(asked, answer, text[:start], text[end:])  # what stays may be of an earlier canvas
         if asked.selected:
             return  # an editor draws it with its popup, and takes both away
@@ -636,8 +636,8 @@ class Interleavings(RuleBasedStateMachine):
         pane = self.typing._panes[asked.uri]
         canvas = pane.canvases.current
         if canvas and self.loop.now >= asked.late and not asked.stream:
-            gate = pane.gate(canvas)
-            late = canvas.propose(asked.at, gate, part=True, replacing=asked.selected)
+            place = pane.place(canvas)
+            late = canvas.propose(asked.at, place, part=True, replacing=asked.selected)
             assert not late.insert, "what can be shown at the deadline is"
 
     def teardown(self) -> None:

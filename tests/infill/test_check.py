@@ -13,14 +13,14 @@ from caesura.server.text.document import Document
 from caesura.server.text.trees import SyntaxTree
 
 
-def gate(source: str, name: str = "python", *, parse: bool = True) -> SyntaxGate:
+def gate(source: str, name: str = "python", *, parse: bool = True, finished: bool = False) -> SyntaxGate:
     """For the hole at `¦`."""
     before, after = source.split("¦")
     tree = SyntaxTree(language(name))
     if parse:
         tree.parse(before + after)
     hole = context(before + after, len(before), len(before), language=name, tree=tree.tree)
-    return SyntaxGate(before + after, len(before), len(before), hole, tree.tree)
+    return SyntaxGate(before + after, len(before), len(before), hole, tree.tree, finished=finished)
 
 
 @pytest.mark.parametrize("parse", [False, True])
@@ -94,6 +94,34 @@ def test_what_mends_a_broken_text_is_taken_rather_than_what_does_not() -> None:
     assert gate("def f():\n    x = ¦\n    return x\n").shortened("a * (b") == "a"
     assert gate("f(a, ¦\ny = 1\n").shortened("b)") == "b)"
     assert gate("g(¦)\n").shortened("abc(a, ") == "abc"  # and no blank that stood behind what is gone
+
+
+def test_a_text_that_is_whole_with_something_in_the_hole_is_not_left_broken() -> None:
+    assert gate("def f():\n    return ¦\n").shortened("= = 1") == ""
+    assert not gate("x = ¦\n").sound("= 1")
+    assert gate("x = ¦\n").sound("")
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "insert", "left"),
+    [
+        ("def f(a):\n    ¦\n", "python", "b = a\n    if b:", "b = a"),
+        ("def f(a):\n    ¦\n", "python", "b = a\n    if b:  # so", "b = a"),
+        ("function f() {\n  ¦\n}\n", "javascript", "a();\n  if (b) {", "a();"),
+        ("#include <a.h>\n¦\n", "c", "#if A", ""),
+    ],
+)
+def test_a_block_is_open_in_ghost_text_and_closed_in_a_fill(source: str, name: str, insert: str, left: str) -> None:
+    assert gate(source, name).shortened(insert) == insert
+    assert gate(source, name, finished=True).shortened(insert) == left
+    assert not gate(source, name, finished=True).sound(insert)
+
+
+def test_php_is_code_in_every_part_of_a_file() -> None:
+    above = "<?php\n" + "".join(f"function f{n}($a) {{\n    return $a;\n}}\n" for n in range(9))
+    source = f"{above}function g() {{\n    ¦\n}}\nfunction h() {{\n    return 1;\n}}\n"
+    assert gate(source, "php").shortened("$a = f1(1);") == "$a = f1(1);"
+    assert gate(source, "php").shortened("$a = = ;") == ""
 
 
 def test_a_line_may_begin_a_block() -> None:

@@ -6,18 +6,15 @@ opens a block is a line with deeper lines after it.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import tree_sitter
 
-from caesura.server.infill.check import SyntaxGate
-from caesura.server.infill.insert import finish
-from caesura.server.infill.site import context_of
+from caesura.server.infill.site import site
 from caesura.server.languages import Language, grammar
-from caesura.server.options import Options
 from caesura.server.text.lexer import Scan, indent_of
 
 Kind = Literal["line", "header", "statement", "body", "span"]
@@ -86,10 +83,9 @@ def shown(place: Place, row: Language) -> Shown:
     """What ghost text makes of the author's text."""
     text, start = place.before + place.after, len(place.before)
     tree = parsed(row, text)
-    around = context_of(text, start, start, options=Options(), language=row.id, tree=tree, following=True)
-    gated = SyntaxGate(text, start, start, around, tree).shortened(finish(place.text, around))
-    plain = context_of(text, start, start, options=Options(), language=row.id, tree=tree)
-    return Shown(plain.kind, gated)
+    ghost = replace(site(text, start, start, row.id, tree=tree, following=True), finished=False)
+    plain = site(text, start, start, row.id, tree=tree)
+    return Shown(plain.context.kind, ghost.sound_start(ghost.fitted(place.text)))
 
 
 def is_whole(place: Place, result: Shown) -> bool:

@@ -38,7 +38,7 @@ class Checks:
                     tree = read(text, relaxed=self.relaxed)
                 except NotJson as fault:
                     return f"The document would be broken at {line_column(new, first + fault.offset)}: {fault.what}."
-                problem = _repeats(tree, max(0, start - first), stop - first, olds)
+                problem = repeats(tree, max(0, start - first), stop - first, olds)
                 if problem := problem or self._faults(tree, olds, path):
                     return problem
             return None
@@ -93,7 +93,7 @@ def _inside(path: JsonPath, other: JsonPath | None) -> bool:
     return other is not None and list(path)[: len(other)] == list(other)
 
 
-def _repeats(tree: JsonTree, start: int, end: int, olds: Sequence[JsonTree]) -> str | None:
+def repeats(tree: JsonTree, start: int, end: int, olds: Sequence[JsonTree]) -> str | None:
     """A sentence if an object that the edit is in, or has written, has a new duplicate key."""
     around = tree.innermost(start, end)
     written = range(bisect_left(tree.starts, start), bisect_left(tree.starts, end))

@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Literal
 
 from caesura import wire
 from caesura.schema.document import Schema
 from caesura.server import languages
+from caesura.server.structured.json.checks import repeats
 from caesura.server.structured.json.holes import Grammars
 from caesura.server.structured.json.layout import BLANK, STEP, Style, begins_line, indent_at, marks
 from caesura.server.structured.json.siblings import joined
@@ -142,13 +143,15 @@ def _part(text: str, end: int, *, typed: str, keyed: bool, inside: bool, colon: 
 
 
 def _check(text: str, offset: int, relaxed: bool) -> Callable[[str], str | None]:
-    """The check of a document that may be unfinished: a fault must come after the inserted text."""
+    """The check of a document that may be unfinished: a fault must come after the inserted text, and no key may come
+    twice."""
+    old = cache(partial(scan, text, relaxed=relaxed))
 
     def check(new: str) -> str | None:
-        fault = scan(new, relaxed=relaxed).fault
-        if fault and fault.offset < offset + len(new) - len(text):
-            return f"The document would be broken at {line_column(new, fault.offset)}: {fault.what}."
-        return None
+        tree, end = scan(new, relaxed=relaxed), offset + len(new) - len(text)
+        if tree.fault and tree.fault.offset < end:
+            return f"The document would be broken at {line_column(new, tree.fault.offset)}: {tree.fault.what}."
+        return repeats(tree, offset, end, [old()])
 
     return check
 

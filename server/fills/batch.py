@@ -1,0 +1,85 @@
+"""The holes of a task that one job fills. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from caesura import wire
+from caesura.server.context.context import Context, context, hole
+from caesura.server.fills.task import HoleIndex, Task
+from caesura.server.infill.members import lacking
+from caesura.server.infill.site import Site, site
+from caesura.server.options import Options
+from caesura.server.structured.markdown.patterns import either
+
+MAX_CANVAS = 512  # most tokens from a job's first hole to its last, as the engine allows
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`sites` are open holes of a task in `text`, which has the fills that are known."""
+
+    text: str
+    sites: Mapping[HoleIndex, Site]
+
+    @property
+    def around(self) -> Context:
+        """The context around all of the holes."""
+        first, *_, last = [site.context for site in (*self.sites.values(), *self.sites.values())]
+        return replace(first, suffix=last.suffix)
+
+    def segments(self, avoided: Sequence[str] = ()) -> list[wire.Text | wire.Hole]:
+        """The holes and the text between them. Their fills read none of the members `avoided`."""
+        found, at = list[wire.Text | wire.Hole](), -1
+        for one in self.sites.values():
+            found += [wire.Text(self.text[at : one.start]), one.hole] if -1 < at < one.start else [one.hole]
+            at = one.start
+        return without(avoided, found)
+
+    def fitted(self, fills: Sequence[wire.Fill]) -> dict[HoleIndex, str]:
+        """The text to insert into each hole, fitted in after the fills before it."""
+        text, done, grown = self.text, dict[HoleIndex, str](), 0
+        for (index, one), fill in zip(self.sites.items(), fills, strict=True):
+            at = one.start + grown
+            now = context(text, at, at, language=one.context.language)
+            around = replace(one.context, prefix=now.prefix, indent=now.indent)
+            done[index] = replace(one, context=around).fitted(fill.text)
+            text = text[:at] + done[index] + text[at:]
+            grown += len(done[index])
+        return done
+
+
+def next_batch(task: Task, filled: Mapping[HoleIndex, str], options: Options, most: float = MAX_CANVAS) -> Batch:
+    """The first open holes that fit on a canvas of `most` tokens, counting a token for each byte between them."""
+    text, offsets = task.lay(filled)
+    tree, size, end = task.parsed(text), 0, 0
+    sites: dict[HoleIndex, Site] = {}
+    for index, at in offsets.items():
+        found = _enlarged(site(text, at, at, task.language, tree=tree, options=options), task, index, options)
+        size += found.hole.max_tokens + (len(text[end:at].encode()) if sites else 0)
+        if sites and (size > most or len(sites) == wire.MAX_HOLES):
+            break
+        sites[index], end = found, at
+    return Batch(text, sites)
+
+
+def without(members: Sequence[str], segments: Sequence[wire.Text | wire.Hole]) -> list[wire.Text | wire.Hole]:
+    """The segments of a job whose fills read none of these members."""
+    if not members:
+        return list(segments)
+    pattern = wire.Pattern(lacking(members))
+    free = (isinstance(one, wire.Hole) and one.grammar is None for one in segments)
+    return [structs.replace(one, grammar=pattern) if at else one for one, at in zip(segments, free, strict=True)]
+
+
+def _enlarged(found: Site, task: Task, index: HoleIndex, options: Options) -> Site:
+    """The site, enlarged to hold at least as much as the replaced text. A repair is judged by what it mends."""
+    replaced, choices = task.replaced(index), task.choices(index)
+    lines = replaced.count("\n") + 1
+    around = replace(found.context, joins=True)  # whoever selects a part of a word gets another one
+    if lines > 1 and around.kind != "span":
+        around = replace(around, kind="block", lines=max(lines, around.lines))
+    tokens = max(hole(around, options.max_tokens).max_tokens, min(wire.MAX_SLOTS, len(replaced) // 3))
+    asked = wire.Hole(tokens, "span", wire.Pattern(either(choices))) if choices else wire.Hole(tokens, around.kind)
+    return replace(found, context=around, hole=asked, is_checked=found.is_checked and not task.repairs)
