@@ -26,7 +26,7 @@ from pathlib import Path
 
 import tree_sitter
 
-from caesura.server.answers.finish import is_half
+from caesura.server.infill.insert import is_half
 from caesura.server.infill.site import bare_site
 from caesura.server.languages import Language, language
 

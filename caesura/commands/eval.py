@@ -19,7 +19,7 @@ from caesura.commands import CommandFailed
 from caesura.commands.common import AskedEngine, ask, ask_of, shared
 from caesura.server.ghost.typed import Proposal
 from caesura.server.infill.choose import choice
-from caesura.server.infill.site import Site, at_cursor
+from caesura.server.infill.site import at_cursor
 from caesura.server.languages import language
 from caesura.server.session import EditorInfo, Session
 
@@ -43,7 +43,8 @@ class EvalCase(msgspec.Struct, frozen=True):
 
 class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
     """An answer, as `route` says. `completion` is the text of the best candidate as it is inserted; ghost text may be
-    too unlikely for an editor to draw all of it: `shown` is what it draws. `ms` is the time to the complete answer.
+    too unlikely for an editor to draw all of it: `shown` is what it draws. Where ghost text does not ask the engine,
+    `stop` is empty. `ms` is the time to the complete answer.
     `confidence` is per token; `chance` is the probability of all tokens of the engine's text; its end does not count.
     With an `error` there is no answer."""
 
@@ -132,33 +133,37 @@ async def _complete(options: argparse.Namespace, cases: list[EvalCase], file: IO
 
 
 async def _fill(asked: AskedEngine, case: EvalCase, options: argparse.Namespace) -> Completion:
-    place = _place(case)
+    at = len(case.prefix)
+    place = at_cursor(case.prefix + case.suffix, at, language(case.lang).id, case.kind or None)
     done = await ask(asked, place.job(ask_of(options, "fill")), lambda event: None)
-    return _completion(case, place, done)
+    return _completion(case, *choice(place, done), done)
 
 
 async def _ghost(session: Session, asked: AskedEngine, case: EvalCase) -> Completion:
     """The suggestion of a session of its own, as an editor gets it once the engine's answer is complete."""
     session.open(URI, language(case.lang).id, 1, case.prefix + case.suffix)
-    asked.done = asked.failure = None
-    opened = session.workspace.get(URI)
+    asked.failure = None
+    opened, at = session.workspace.get(URI), len(case.prefix)
     assert opened is not None
-    answering = session.panes.propose(opened, len(case.prefix), invoked=False, on_part=lambda part: None)
-    shown = await answering()
+    shown = await session.panes.propose(opened, at, invoked=False, on_part=lambda part: None)()
+    best = session.panes.best(opened, at)
     session.close(URI)
     if asked.failure:
         raise asked.failure
     assert isinstance(shown, Proposal), "no newer request has come"
-    found = _completion(case, _place(case), asked.done) if asked.done else Completion(case.id, "", 0.0)
-    return msgspec.structs.replace(found, shown=shown.insert)
+    found = Completion(case.id, "", 0.0)
+    if best:
+        whole, fill, done = best
+        found = _completion(case, _inserted(whole, case), fill, done)
+    return msgspec.structs.replace(found, shown=_inserted(shown, case))
 
 
-def _place(case: EvalCase) -> Site:
-    return at_cursor(case.prefix + case.suffix, len(case.prefix), language(case.lang).id, case.kind or None)
+def _inserted(proposal: Proposal, case: EvalCase) -> str:
+    """The text of a proposal without the brackets after the gap that it replaces by the same."""
+    return proposal.insert.removesuffix(case.suffix[: proposal.eat])
 
 
-def _completion(case: EvalCase, place: Site, done: wire.Done) -> Completion:
-    text, fill = choice(place, done)
+def _completion(case: EvalCase, text: str, fill: wire.Fill, done: wire.Done) -> Completion:
     told = fill.probabilities
     return Completion(
         id=case.id,

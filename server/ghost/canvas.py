@@ -141,6 +141,14 @@ class WarmCanvas:
         )
         return replace(best, others=tuple(others))
 
+    def best(self, cursor: int, place: Site) -> tuple[Proposal, wire.Fill]:
+        """The best fill that adds no syntax error, and what would be shown of it if it were likely enough."""
+        for fill in self.fills:
+            found = self._fit(fill.text, cursor, replacing=False)
+            if isinstance(found, Proposal) and found.insert and self._gated(found, cursor, place) == found.insert:
+                return found, fill
+        return Proposal(""), self.fills[0]
+
     def fault(self, cursor: int, place: Site) -> Fault | None:
         """Why nothing of the best fill is shown at `cursor`; None if a part of it is."""
         found = self._judge(self.fills[0], cursor, part=False, replacing=False)
@@ -199,17 +207,22 @@ class WarmCanvas:
         start = self._start(fill, text, cursor)
         if not start:
             return "unlikely"
-        insert = self.site.fitted(start)
+        found = self._fit(start, cursor, replacing=replacing)
+        if not isinstance(found, Proposal):
+            return found
+        if len(found.insert.strip()) < shortest or not (replacing or self._passes(found, cursor, fill, start)):
+            return "short"
+        return replace(found, confidence=fill.confidence)
+
+    def _fit(self, text: str, cursor: int, *, replacing: bool) -> Proposal | Fault:
+        """What is inserted of a `text` at `cursor`, however unlikely it is, or why it is not."""
+        insert = self.site.fitted(text)
         if not insert:
             return "unfit"
         if reveals(insert, self.context.prefix, self.context.suffix):
             return "secret"
         found = self._replacement(insert, cursor) if replacing else self.typed.left(self.lead + insert, cursor)
-        if found is None:
-            return "typed over"
-        if len(found.insert.strip()) < shortest or not (replacing or self._passes(found, cursor, fill, start)):
-            return "short"
-        return replace(found, confidence=fill.confidence)
+        return "typed over" if found is None else found
 
     def _start(self, fill: wire.Fill, text: str, cursor: int) -> str:
         """The start of `text` that is worth showing at `cursor`. Text that the user has typed is certain."""

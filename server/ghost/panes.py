@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+from caesura import wire
 from caesura.client.backend import Backend
 from caesura.server.context.project import Project
 from caesura.server.ghost.feedback import Feedback
@@ -79,6 +80,13 @@ class Panes:
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
         canvas, how = pane.canvas_for(Start(at, priority, self._feedback.bar(invoked=invoked), selected))
         return partial(replace(request, anew=asked and how == "cold").answer, canvas, how)
+
+    def best(self, opened: OpenDocument, at: int) -> tuple[Proposal, wire.Fill, wire.Done] | None:
+        """The best candidate for `at`, as it would be shown if it were likely enough, with its fill and the answer that
+        it is of; None without an answer."""
+        pane = self._pane(opened)
+        canvas = pane.canvases.current
+        return (*canvas.best(at, pane.place(canvas)), canvas.answer) if canvas and canvas.answer else None
 
     async def why(self, opened: OpenDocument, at: int) -> Reason:
         """Why there is no suggestion at `at`."""

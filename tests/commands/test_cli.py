@@ -686,6 +686,22 @@ def test_eval_says_what_ghost_text_would_show(run: Run, tmp_path: Path) -> None:
     assert found["refused"]["error"]
 
 
+def test_eval_tells_ghost_text_that_is_unlikely_from_a_place_where_there_is_none(run: Run, tmp_path: Path) -> None:
+    """A bracket that stands after the gap is not shown twice, and the benchmark's kind does not cut a candidate."""
+    cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
+    gaps = {"closed": ("again(", ")\n"), "unlikely": ("doubt(", ")\n"), "word": ("x = ", "word\n")}
+    told = [{"id": n, "prefix": p, "suffix": s, "lang": "python", "kind": "span"} for n, (p, s) in gaps.items()]
+    cases.write_text("".join(json.dumps(one) + "\n" for one in told))
+    assert run("eval", cases, "--out", out).code == 0
+    found = {one["id"]: one for one in map(json.loads, out.read_text().splitlines())}
+    told = {name: (one["completion"], one.get("shown"), one.get("stop")) for name, one in found.items()}
+    assert told == {
+        "closed": ("answer", "answer", "complete"),
+        "unlikely": ("answer", None, "complete"),
+        "word": ("", None, None),
+    }
+
+
 def test_eval_says_which_line_is_wrong(run: Run, tmp_path: Path) -> None:
     cases = tmp_path / "cases.jsonl"
     cases.write_text('{"id": "1", "prefix": "", "suffix": ""}\n{"id": 2}\n')
