@@ -38,8 +38,8 @@ GROUPS = {
 SIDES = {  # row: look and name; the last is drawn on top
     "smollm2-q4": ("peer pale", "SmolLM2"),
     "qwen": ("peer", "Qwen2.5-Coder"),
-    "verify:small": ("ours pale", "small"),
-    "verify:coder": ("ours", "coder"),
+    "fill:small": ("ours pale", "small"),
+    "fill:coder": ("ours", "coder"),
 }
 
 

@@ -3,13 +3,14 @@
     python bench/quality.py --data FOLDER [--santa FILE] [--held-out FILE] [--base FOLDER] [--peers FOLDER]
                             [--model NAME|PATH] [--groups GROUP,GROUP] [--rows ROW,ROW] [--n 200] [--seed 7] [--docs]
 
-A row of ours may name its model, as in `--rows verify:small,verify:coder`; otherwise it is `--model`. Every two rows
+A row of ours may name its model, as in `--rows ghost:coder,fill:coder`; otherwise it is `--model`. Every two rows
 are compared on the cases that both have (`pairs`).
 
 Cases are those of `infilling/cases.py`, rows those of `infilling/rows.py`; without `--groups` and `--rows` all whose
-data and means are named. `canvas`, `left-to-right` and `verify` go through the real command `caesura eval`; context is
-cold in every case, so ms is more than a keystroke costs. What the results file has of the same cases and is not asked
-for stays in it, each row with its own conditions. `--docs` writes the table of docs/models.md.
+data and means are named. `canvas`, `left-to-right`, `fill` and `ghost` go through the real command `caesura eval`;
+context is cold in every case, so ms is more than a keystroke costs. What the results file has of the same cases and is
+not asked for stays in it, each row with its own conditions; so does what it has of this commit, so that a run that was
+cut short goes on with the next row. `--docs` writes the table of docs/models.md.
 """
 
 import argparse
@@ -18,16 +19,17 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from caesura import model_store
 
 from infilling.cases import GROUPS, HUMAN_EVAL, SANTA, Case, Sources, read  # isort: skip  (beside this script)
-from infilling.report import comparison, markdown, pairs, picture, summary  # isort: skip
+from infilling.report import comparison, drawn, markdown, pairs, picture, summary  # isort: skip
 from infilling.rows import OURS, ROWS, Completion, Means, complete, kind, label  # isort: skip
 from infilling.sandbox import passes  # isort: skip
-from infilling.scores import Score, score  # isort: skip
+from infilling.scores import Score, score, score_drawn  # isort: skip
 from latency import HERE, Report, conditions, own_engine, save  # isort: skip
 
 DOCS = HERE.parent / "docs"
@@ -36,7 +38,7 @@ TABLE = re.compile(r"(<!-- table: quality -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 def measure(options: argparse.Namespace, sources: Sources, means: Means, folder: Path) -> Report:
     """Group by group, saved after each row: a long run that is cut short has lost little."""
-    report: Report = {"bench": "quality", "deadline_ms": means.deadline_ms, "context": "cold", "groups": {}}
+    report: Report = {"bench": "quality", "context": "cold", "groups": {}}
     if options.out.exists():
         report["groups"] = json.loads(options.out.read_text("utf-8")).get("groups", {})
     with own_engine():
@@ -45,10 +47,12 @@ def measure(options: argparse.Namespace, sources: Sources, means: Means, folder:
             group = report["groups"][name] = _group(report["groups"].get(name), sources, name, cases, options)
             (folder / name).mkdir(parents=True, exist_ok=True)
             for row in options.rows:
-                about, named = conditions(means.model_of(row)), label(row)
+                about, named = conditions(means.model_of(row)) | {"deadline_ms": means.deadline_ms}, label(row)
+                if _known(group["rows"].get(named), about):
+                    continue
                 completions = complete(row, cases, means, folder / name)
-                scores = [score(case, completion.text) for case, completion in zip(cases, completions, strict=True)]
-                group["rows"][named] = summary(completions, scores) | {"conditions": about}
+                found, scores = judged(row, cases, completions)
+                group["rows"][named] = found | {"conditions": about}
                 _keep(folder / name / f"{named}.scored.jsonl", cases, completions, scores)
                 report["groups"] = {name: report["groups"][name] for name in GROUPS if name in report["groups"]}
                 report["pairs"] = pairs(report["groups"])
@@ -71,11 +75,30 @@ def _group(
     return {**about, "reference_passes": passing, "rows": {}}
 
 
+def _known(row: Report | None, about: Report) -> bool:
+    """Whether a row is of the same code, model and deadline. Files that differ from their commit are no known code."""
+    if row is None or row["errors"] or about["commit"].endswith("+"):
+        return False
+    return all(row["conditions"].get(key) == about[key] for key in ("commit", "model", "deadline_ms"))
+
+
+def judged(row: str, cases: Sequence[Case], completions: Sequence[Completion]) -> tuple[Report, list[Score]]:
+    """The figures of a row, and its scores. Of ghost text they are of what is drawn; best candidates are not run."""
+    pairs = list(zip(cases, completions, strict=True))
+    if kind(row) != "ghost":
+        scores = [score(case, completion.text) for case, completion in pairs]
+        return summary(completions, scores), scores
+    scores = [score_drawn(case, completion.text) for case, completion in pairs]
+    best = [score(replace(case, test=""), completion.best or "") for case, completion in pairs]
+    return summary(completions, scores) | {"ghost": drawn(completions, scores, best)}, scores
+
+
 def _keep(path: Path, cases: Sequence[Case], completions: Sequence[Completion], scores: Sequence[Score]) -> None:
     """One line a case, to be read by a person."""
     with path.open("w", encoding="utf-8") as file:
         for case, completion, verdict in zip(cases, completions, scores, strict=True):
-            told = {"id": case.id, "wanted": case.middle, "got": completion.text, **vars(verdict)}
+            told = {"id": case.id, "wanted": case.middle, "got": completion.text, "best": completion.best}
+            told |= vars(verdict)
             file.write(json.dumps(told, ensure_ascii=False) + "\n")
 
 

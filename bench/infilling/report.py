@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from infilling.rows import SOURCES, Completion, place  # isort: skip  (beside this)
+from infilling.rows import SOURCES, Completion, kind, place  # isort: skip  (beside this)
 from infilling.scores import Bin, Score, calibration_error, interval, paired, reliability  # isort: skip
 from latency import Report, spread, table  # isort: skip
 
@@ -49,6 +49,28 @@ def _verdicts(name: str, found: Sequence[bool | None]) -> Report:
     if not known:
         return {name: None}
     return {name: round(sum(known) / len(known), 4), f"{name}_95": interval(sum(known), len(known))}
+
+
+def drawn(completions: Sequence[Completion], scores: Sequence[Score], best: Sequence[Score]) -> Report:
+    """Counts of ghost text: gaps where the model is asked, where something is shown, where that is the author's text or
+    begins it; and the same of the whole best candidates, shown or not."""
+    shown = [one for one, completion in zip(scores, completions, strict=True) if completion.text]
+    asked = [one for one, completion in zip(best, completions, strict=True) if completion.best is not None]
+    found = {
+        "n": len(scores),
+        "asked": len(asked),
+        "shown": len(shown),
+        "exact": sum(one.exact for one in shown),
+        "begun": sum(one.begun for one in shown),
+        "best_exact": sum(one.exact for one in asked),
+        "best_first_line": sum(one.first_line for one in asked),
+    }
+    return {
+        **found,
+        "exact_of_shown_95": interval(found["exact"], found["shown"]),
+        "best_exact_95": interval(found["best_exact"], found["asked"]),
+        "best_hits": "".join("01"[one.exact] for one in best),
+    }
 
 
 # Pairs of rows
@@ -129,7 +151,8 @@ def curve(report: Report, row: str) -> list[Bin]:
 
 
 def markdown(report: Report) -> str:
-    """The tables of docs/models.md: exact matches by group, then every measure over all groups; reliability curves."""
+    """The tables of docs/models.md: exact matches by group, then every measure over all groups; what ghost text draws;
+    reliability curves."""
     named = rows(report)
     head = ["", *named]
     lines = [
@@ -138,8 +161,31 @@ def markdown(report: Report) -> str:
     for measure in MEASURES:
         lines.append([f"**{measure}**", *(_figure(over_groups(report, row, measure)) for row in named)])
     lines.append(["**calibration error %**", *(_figure(_percent(calibration_error(curve(report, r)))) for r in named)])
+    others = [_table(*_drawn(report, row)) for row in named if kind(row) == "ghost"]
     curves = _curves(report)
-    return _table(head, lines) + (f"\n{_table(*curves)}" if curves[1] else "")
+    others += [_table(*curves)] if curves[1] else []
+    return "\n".join([_table(head, lines), *others])
+
+
+DRAWN = {  # of a row of ghost text: a count, and of how many it is
+    "asks": ("asked", "n"),
+    "shows": ("shown", "n"),
+    "exact": ("exact", "shown"),
+    "or its start": ("begun", "shown"),
+    "best candidate exact": ("best_exact", "asked"),
+    "its first line": ("best_first_line", "asked"),
+}
+
+
+def _drawn(report: Report, row: str) -> tuple[list[str], list[list[str]]]:
+    """Counts of ghost text, group by group and of all. A count of none is left out."""
+    found = {name: group["rows"][row]["ghost"] for name, group in _groups(report)}
+    total = {key: sum(told[key] for told in found.values()) for pair in DRAWN.values() for key in pair}
+    return [row, *DRAWN], [[name, *_counts(told)] for name, told in [*found.items(), ("**all**", total)]]
+
+
+def _counts(told: Report) -> list[str]:
+    return [f"{told[key]} of {told[of]}" if told[of] else "" for key, of in DRAWN.values()]
 
 
 def _curves(report: Report) -> tuple[list[str], list[list[str]]]:
@@ -180,7 +226,9 @@ def picture(name: str, group: Report) -> str:
     said = f"{name}: {group['data']}, n {group['n']}, seed {group['seed']}"
     passing = group["reference_passes"]
     lines = [_line(row, group["rows"][row]) for row in sorted(group["rows"], key=place)]
-    return "\n".join([said if passing is None else f"{said}, reference passes {passing}", table(head, lines)])
+    told = [said if passing is None else f"{said}, reference passes {passing}", table(head, lines)]
+    ghost = [(row, *_counts(one["ghost"])) for row, one in group["rows"].items() if "ghost" in one]
+    return "\n".join([*told, table(("", *DRAWN), ghost)] if ghost else told)
 
 
 def _line(name: str, row: Report) -> list[object]:

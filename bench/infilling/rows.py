@@ -1,5 +1,9 @@
 """The rows: who completes the cases. Ours go through the command `caesura eval`, peers through scripts of `peers/`.
-`verify:NAME` is our row `verify` with the model NAME, so that one run compares models.
+`fill:NAME` is our row `fill` with the model NAME, so that one run compares models.
+
+`fill` is what people get where they ask. `ghost` is what an editor draws by itself. It finds the kind of a gap from the
+text, and draws only what is likely enough. It does not ask the model where a word follows the cursor, nor in prose
+before the first letters of a word.
 
 A peer of llama.cpp sees what our engine sees of a text (`server/context/context.py`), generates as many tokens as ours
 may, and what it says is fitted into the text by the server's own rules, as ours is.
@@ -9,7 +13,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +33,8 @@ PEERS = HERE / "peers"
 OURS = {  # options of `caesura eval`
     "canvas": ("--as", "fill", "--sampler", "threshold"),
     "left-to-right": ("--as", "fill", "--method", "left_to_right"),
-    "verify": ("--as", "fill"),  # the model's own method
+    "fill": ("--as", "fill"),  # by the model's own method, as is `ghost`
+    "ghost": ("--as", "ghost"),
 }
 QWEN = "qwen2.5-coder-0.5b-q4_k_m.gguf"
 LLAMA = {  # weights, prompt of peers/llamacpp.mjs
@@ -38,7 +43,7 @@ LLAMA = {  # weights, prompt of peers/llamacpp.mjs
     "qwen-separator": (QWEN, "separator"),
     "qwen-append": (QWEN, "append"),
 }
-ROWS = ("empty", "lookup", "smollm2", *LLAMA, "left-to-right", "canvas", "verify")
+ROWS = ("empty", "lookup", "smollm2", *LLAMA, "left-to-right", "canvas", "fill", "ghost")
 SOURCES = ("canvas", "lookup", "left_to_right")
 
 
@@ -60,7 +65,8 @@ def place(row: str) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Completion:
-    """`chance` is how likely the model holds the whole of it to be; `late`: the deadline ended it."""
+    """`chance` is how likely the model holds the whole of it to be; `late`: the deadline ended it. Of ghost text `text`
+    is drawn by an editor; `best` is the whole best candidate, drawn or not, and None where the model was not asked."""
 
     text: str
     ms: float | None = None
@@ -69,6 +75,7 @@ class Completion:
     error: str = ""
     chance: float | None = None
     late: bool = False
+    best: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,8 @@ def complete(row: str, cases: Sequence[Case], means: Means, folder: Path) -> lis
     answered.unlink(missing_ok=True)
     subprocess.run(command(row, asked, answered, means), check=True)
     answers = {answer["id"]: answer for answer in map(json.loads, answered.read_text("utf-8").splitlines())}
-    found = [_completion(answers[case.id]) for case in cases]
+    read = _drawn if kind(row) == "ghost" else _completion
+    found = [read(answers[case.id]) for case in cases]
     return [_fitted(*pair) for pair in zip(cases, found, strict=True)] if row in LLAMA else found
 
 
@@ -152,7 +160,7 @@ def _prompted(case: Case, weights: Path) -> dict[str, str | int]:
 
 
 def _fitted(case: Case, completion: Completion) -> Completion:
-    return Completion(**{**vars(completion), "text": _gap(case).fitted(completion.text)})
+    return replace(completion, text=_gap(case).fitted(completion.text))
 
 
 def _gap(case: Case) -> Any:
@@ -164,3 +172,11 @@ def _completion(answer: dict[str, Any]) -> Completion:
     sources = answer.get("tokens_by_source") or {}
     error, chance, late = answer.get("error", ""), answer.get("chance"), answer.get("stop") == "deadline"
     return Completion(answer["completion"], answer["ms"], answer.get("steps", 0), sources, error, chance, late)
+
+
+def _drawn(answer: dict[str, Any]) -> Completion:
+    """Of ghost text. A place where the model is not asked has no time."""
+    whole = _completion(answer)
+    if not answer.get("stop"):
+        return Completion("", error=whole.error)
+    return replace(whole, text=answer.get("shown", ""), chance=None, best=whole.text)

@@ -8,7 +8,7 @@ import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from caesura.server.languages import grammar, language
@@ -18,13 +18,14 @@ from infilling.cases import Case  # isort: skip  (beside this)
 from infilling.sandbox import passes  # isort: skip
 
 NORMAL_95 = 1.96
+WITHIN_WORD = re.compile(r"\w\w")
 BINS = 10  # of a reliability curve, by confidence
 
 
 @dataclass(frozen=True)
 class Score:
     """`parses`, `passed`: None where it cannot be told. `length` is that of the fill less that of what was wanted, in
-    code points."""
+    code points. `begun`: what was wanted begins with the words of the fill."""
 
     exact: bool
     first_line: bool
@@ -32,6 +33,7 @@ class Score:
     length: int
     parses: bool | None = None
     passed: bool | None = None
+    begun: bool = False
 
 
 def score(case: Case, text: str) -> Score:
@@ -44,7 +46,14 @@ def score(case: Case, text: str) -> Score:
         length=len(said) - len(wanted),
         parses=parses(case, text),
         passed=passes(case.program(text)) if case.test else None,
+        begun=bool(said) and wanted.startswith(said) and not WITHIN_WORD.match(wanted, len(said) - 1),
     )
+
+
+def score_drawn(case: Case, text: str) -> Score:
+    """Of ghost text: where nothing is drawn, nothing is said of the syntax, and no program passes."""
+    found = score(case, text)
+    return found if text else replace(found, parses=None, passed=False if case.test else None)
 
 
 def _first(text: str) -> str:

@@ -265,7 +265,7 @@ def test_every_row_has_its_completions(
     monkeypatch.setattr(subprocess, "run", answer)
     means = rows.Means("m", 100.0, Path("b"), Path("p"))
     found = [cases.Case(str(i), "x = ", "\n", "") for i in range(4)]
-    ours = [("smollm2", []), ("canvas", ["--sampler"]), ("left-to-right", ["--method"]), ("verify", [])]
+    ours = [("smollm2", []), ("canvas", ["--sampler"]), ("left-to-right", ["--method"]), ("fill", [])]
     for row, _ in ours:
         assert [c.text for c in rows.complete(row, found, means, tmp_path)] == [f"{i}\nmore" for i in range(4)]
     assert [[part for part in command if part in ("--sampler", "--method")] for command in asked] == [
@@ -277,6 +277,91 @@ def test_every_row_has_its_completions(
         assert [c.text for c in rows.complete(row, found, means, tmp_path)] == ["0", "1", "2", "3"]
     assert [command[0] for command in asked[4:]] == ["node", "node"]
     assert dict.fromkeys(cut) == dict.fromkeys((rows.SMOLLM2, rows.QWEN)), "each prefix is cut by the peer's pre-tokens"
+
+
+GHOST = [  # of `caesura eval`: right, unlikely, a start of a longer candidate, and a cursor before a word
+    {"id": "0", "completion": "a + b", "shown": "a + b", "ms": 9.0, "steps": 4, "stop": "complete", "chance": 0.9},
+    {"id": "1", "completion": "a + b", "ms": 7.0, "steps": 4, "stop": "complete", "chance": 0.2},
+    {"id": "2", "completion": "a + c\nd", "shown": "a +", "ms": 8.0, "steps": 6, "stop": "deadline", "chance": 0.1},
+    {"id": "3", "completion": "", "ms": 0.5},
+]
+
+
+def test_ghost_text_is_judged_by_what_is_drawn_and_by_its_best_candidate(
+    quality: ModuleType,
+    cases: ModuleType,
+    rows: ModuleType,
+    report: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(command: list[str], **_: Any) -> None:
+        assert command[command.index("--as") + 1] == "ghost"
+        Path(command[-1]).write_text("".join(json.dumps(one) + "\n" for one in GHOST))
+
+    monkeypatch.setattr(subprocess, "run", answer)
+    found = [cases.Case(str(number), "def f(a, b):\n    return ", "\n", "a + b") for number in range(4)]
+    drawn = rows.complete("ghost", found, rows.Means("m", 100.0), tmp_path)
+    assert [(one.text, one.best, one.ms, one.late) for one in drawn] == [
+        ("a + b", "a + b", 9.0, False),
+        ("", "a + b", 7.0, False),
+        ("a +", "a + c\nd", 8.0, True),
+        ("", None, None, False),
+    ]
+    row, _ = quality.judged("ghost:m", found, drawn)
+    assert (row["exact"], row["hits"], row["empty"], row["reliability"]) == (0.25, "1000", 0.5, None)
+    assert row["parses"] == 0.5, "of what is drawn: 'return a +' does not parse"
+    counts = {"n": 4, "asked": 3, "shown": 2, "exact": 1, "begun": 2, "best_exact": 2, "best_first_line": 2}
+    assert counts.items() <= row["ghost"].items()
+    assert row["ghost"]["best_hits"] == "1100"
+    group = {"data": "d", "n": 4, "seed": 7, "reference_passes": None, "rows": {"ghost:m": row}}
+    never = {"n": 2, "asked": 0, "shown": 0, "exact": 0, "begun": 0, "best_exact": 0, "best_first_line": 0}
+    silent = {**group, "rows": {"ghost:m": {**row, "ghost": never}}}
+    lines = report.markdown({"groups": {"g": group, "h": silent}}).splitlines()
+    head = lines.index("| ghost:m | asks | shows | exact | or its start | best candidate exact | its first line |")
+    assert lines[head + 2 :] == [
+        "| g | 3 of 4 | 2 of 4 | 1 of 2 | 2 of 2 | 2 of 3 | 2 of 3 |",
+        "| h | 0 of 2 | 0 of 2 | | | | |",
+        "| **all** | 3 of 6 | 2 of 6 | 1 of 2 | 2 of 2 | 2 of 3 | 2 of 3 |",
+    ]
+    assert "3 of 4" in report.picture("g", group)
+
+
+def test_where_nothing_is_drawn_no_program_passes(cases: ModuleType, scores: ModuleType) -> None:
+    case = cases.at_cursor({**TASK, "test": "def check(f):\n    pass\n"})
+    assert (scores.score(case, "").passed, scores.score_drawn(case, "").passed) == (True, False)
+    assert scores.score_drawn(case, "").parses is None
+    assert scores.score_drawn(case, "return x").passed
+    begun = [scores.score_drawn(case, text).begun for text in ("return x", "return x + y", "ret", "return y", "")]
+    assert begun == [True, True, False, False, False]
+
+
+def test_a_run_that_was_cut_short_goes_on_with_the_next_row(
+    quality: ModuleType, cases: ModuleType, rows: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, of_now = list[str](), {"commit": "abc", "model": "m"}
+
+    def complete(row: str, asked: list[Any], *_: Any) -> list[Any]:
+        measured.append(row)
+        if row == "ghost" and len(measured) == 2:
+            raise KeyboardInterrupt
+        return [rows.Completion("a", 1.0) for _ in asked]
+
+    monkeypatch.setattr(quality, "complete", complete)
+    monkeypatch.setattr(quality, "conditions", lambda model: dict(of_now))
+    monkeypatch.setattr(quality, "read", lambda *_: [cases.Case("0", "x = ", "\n", "a")])
+    words = ["--data", str(tmp_path), "--groups", "single-line", "--rows", "fill,ghost", "--out", str(tmp_path / "out")]
+    options = quality.parser().parse_args(words)
+    sources, means = quality.checked(quality.parser(), options)
+    with pytest.raises(KeyboardInterrupt):
+        quality.measure(options, sources, means, tmp_path)
+    told = quality.measure(options, sources, means, tmp_path)
+    assert measured == ["fill", "ghost", "ghost"]
+    assert list(told["groups"]["single-line"]["rows"]) == ["fill", "ghost"]
+    for changed in ({"commit": "abd"}, {"commit": "abd+"}, {"commit": "abd+"}):
+        of_now.update(changed)
+        quality.measure(options, sources, means, tmp_path)
+    assert measured[3:] == ["fill", "ghost"] * 3, "files that differ from a commit are never known"
 
 
 def test_what_a_row_or_group_lacks_is_said(quality: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,7 +378,7 @@ def test_what_a_row_or_group_lacks_is_said(quality: ModuleType, capsys: pytest.C
     options = quality.parser().parse_args(["--data", "d"])
     quality.checked(quality.parser(), options)
     assert options.groups == ["single-line", "multi-line", "random-span"]
-    assert options.rows == ["empty", "lookup", "left-to-right", "canvas", "verify"]
+    assert options.rows == ["empty", "lookup", "left-to-right", "canvas", "fill", "ghost"]
 
 
 def test_a_summary_counts_and_the_tables_show_it(rows: ModuleType, scores: ModuleType, report: ModuleType) -> None:
@@ -320,7 +405,7 @@ def test_a_summary_counts_and_the_tables_show_it(rows: ModuleType, scores: Modul
     assert "canvas (1 errors, 1 late)" in shown
     assert "5/0/1" in shown
     assert len({len(line) for line in shown.splitlines()[1:]}) == 1
-    told = {"groups": {"g": group, "h": {**group, "rows": {**group["rows"], "verify": row}}}}
+    told = {"groups": {"g": group, "h": {**group, "rows": {**group["rows"], "fill": row}}}}
     lines = report.markdown(told).splitlines()
     assert lines[0] == "| | empty | canvas |"
     assert lines[2] == "| g, 3 | 0.0 / 0.0 | 33.3 / 66.7 |"
@@ -336,7 +421,7 @@ def test_one_command_writes_the_table_of_the_docs(
 ) -> None:
     right = report.summary([rows.Completion("a", 50.0, 4)], [scores.Score(True, True, 1.0, 0, True, True)])
     about = {"data": "d", "n": 1, "seed": 7, "reference_passes": 1}
-    told = {"groups": {"single-line": {**about, "rows": {"canvas": right, "verify": right}}}}
+    told = {"groups": {"single-line": {**about, "rows": {"canvas": right, "fill": right}}}}
     page = tmp_path / "models.md"
     page.write_text((quality.DOCS / "models.md").read_text())
     quality.document(told, tmp_path)
@@ -585,32 +670,32 @@ def test_an_interval_of_pairs_is_agresti_and_mins(scores: ModuleType) -> None:
 
 def test_pairs_are_of_the_cases_that_both_rows_have(report: ModuleType) -> None:
     groups = {
-        "a": {"rows": {"verify:coder": {"hits": "110"}, "qwen": {"hits": "100"}, "empty": {"exact": 0.0}}},
-        "b": {"rows": {"verify:coder": {"hits": "10"}, "qwen": {"hits": "01"}, "lookup": {"hits": "00"}}},
+        "a": {"rows": {"fill:coder": {"hits": "110"}, "qwen": {"hits": "100"}, "empty": {"exact": 0.0}}},
+        "b": {"rows": {"fill:coder": {"hits": "10"}, "qwen": {"hits": "01"}, "lookup": {"hits": "00"}}},
     }
     found = report.pairs(groups)
     told = {(one["left"], one["right"], one["group"]): (one["only_left"], one["only_right"]) for one in found}
     assert told == {
         ("lookup", "qwen", "b"): (0, 1),
-        ("lookup", "verify:coder", "b"): (0, 1),
-        ("qwen", "verify:coder", "a"): (0, 1),
-        ("qwen", "verify:coder", "b"): (1, 1),
-        ("qwen", "verify:coder", "all"): (1, 2),
+        ("lookup", "fill:coder", "b"): (0, 1),
+        ("qwen", "fill:coder", "a"): (0, 1),
+        ("qwen", "fill:coder", "b"): (1, 1),
+        ("qwen", "fill:coder", "all"): (1, 2),
     }
     shown = " ".join(report.comparison(found).split())
-    assert "qwen - verify:coder all 5 1 2 -20.0 -69.3 to +40.7" in shown
+    assert "qwen - fill:coder all 5 1 2 -20.0 -69.3 to +40.7" in shown
 
 
 def test_a_row_may_name_its_model(
     quality: ModuleType, rows: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     means = rows.Means("m", 100.0)
-    for row, model in {"verify": "m", f"verify:{tmp_path}": str(tmp_path), "canvas:small": "small"}.items():
+    for row, model in {"fill": "m", f"fill:{tmp_path}": str(tmp_path), "canvas:small": "small"}.items():
         command = rows.command(row, Path("a"), Path("b"), means)
         assert command[command.index("--model") + 1] == model
-    assert rows.label(f"verify:{tmp_path}") == f"verify:{tmp_path.name}"
+    assert rows.label(f"fill:{tmp_path}") == f"fill:{tmp_path.name}"
     asked = quality.parser()
-    quality.checked(asked, asked.parse_args(["--data", "d", "--rows", "lookup,verify:embedded"]))
+    quality.checked(asked, asked.parse_args(["--data", "d", "--rows", "lookup,fill:embedded,ghost:embedded"]))
     with pytest.raises(SystemExit):
         quality.checked(asked, asked.parse_args(["--data", "d", "--rows", "lookup:embedded"]))
     assert "no row lookup:embedded" in capsys.readouterr().err
