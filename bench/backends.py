@@ -292,7 +292,7 @@ async def both(cases: Sequence[Case]) -> dict[str, list[Completion]]:
 def gaps(cases: Sequence[Case]) -> Report:
     means = Means(model_store.resolve(model_store.CODER), DEADLINE_MS)
     with own_engine(), tempfile.TemporaryDirectory() as scratch:
-        rows = {"our engine": complete("verify", cases, means, Path(scratch))}
+        rows = {"our engine": complete("fill", cases, means, Path(scratch))}
     rows |= asyncio.run(both(cases))
     scores = {
         name: [score(case, one.text) for case, one in zip(cases, found, strict=True)] for name, found in rows.items()

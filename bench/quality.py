@@ -38,13 +38,11 @@ TABLE = re.compile(r"(<!-- table: quality -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 def measure(options: argparse.Namespace, sources: Sources, means: Means, folder: Path) -> Report:
     """Group by group, saved after each row: a long run that is cut short has lost little."""
-    report: Report = {"bench": "quality", "context": "cold", "groups": {}}
-    if options.out.exists():
-        report["groups"] = json.loads(options.out.read_text("utf-8")).get("groups", {})
+    groups: Report = json.loads(options.out.read_text("utf-8"))["groups"] if options.out.exists() else {}
     with own_engine():
         for name in options.groups:
             cases = read(sources, name, options.n, options.seed)
-            group = report["groups"][name] = _group(report["groups"].get(name), sources, name, cases, options)
+            group = groups[name] = _group(groups.get(name), sources, name, cases, options)
             (folder / name).mkdir(parents=True, exist_ok=True)
             for row in options.rows:
                 about, named = conditions(means.model_of(row)) | {"deadline_ms": means.deadline_ms}, label(row)
@@ -54,11 +52,14 @@ def measure(options: argparse.Namespace, sources: Sources, means: Means, folder:
                 found, scores = judged(row, cases, completions)
                 group["rows"][named] = found | {"conditions": about}
                 _keep(folder / name / f"{named}.scored.jsonl", cases, completions, scores)
-                report["groups"] = {name: report["groups"][name] for name in GROUPS if name in report["groups"]}
-                report["pairs"] = pairs(report["groups"])
-                save(report, options.out)
+                save(_report(groups), options.out)
                 print(f"{name}, {named}: {group['rows'][named]['exact']:.1%} exact", file=sys.stderr)
-    return report
+    return _report(groups)
+
+
+def _report(groups: Report) -> Report:
+    groups = {name: groups[name] for name in GROUPS if name in groups}
+    return {"bench": "quality", "context": "cold", "groups": groups, "pairs": pairs(groups)}
 
 
 def _group(
@@ -88,7 +89,7 @@ def judged(row: str, cases: Sequence[Case], completions: Sequence[Completion]) -
     if kind(row) != "ghost":
         scores = [score(case, completion.text) for case, completion in pairs]
         return summary(completions, scores), scores
-    scores = [score_drawn(case, completion.text) for case, completion in pairs]
+    scores = [score_drawn(case, completion.text, completion.best) for case, completion in pairs]
     best = [score(replace(case, test=""), completion.best or "") for case, completion in pairs]
     return summary(completions, scores) | {"ghost": drawn(completions, scores, best)}, scores
 

@@ -161,12 +161,18 @@ def markdown(report: Report) -> str:
     for measure in MEASURES:
         lines.append([f"**{measure}**", *(_figure(over_groups(report, row, measure)) for row in named)])
     lines.append(["**calibration error %**", *(_figure(_percent(calibration_error(curve(report, r)))) for r in named)])
-    others = [_table(*_drawn(report, row)) for row in named if kind(row) == "ghost"]
+    ghost = [_table(*_drawn(report, row)) for row in named if kind(row) == "ghost"]
     curves = _curves(report)
-    others += [_table(*curves)] if curves[1] else []
-    return "\n".join([_table(head, lines), *others])
+    parts = [_table(head, lines), *([ABOUT_GHOST, *ghost] if ghost else [])]
+    return "\n".join([*parts, _table(*curves)] if curves[1] else parts)
 
 
+ABOUT_GHOST = """\
+Ghost text, in counts: where it asks the model and where it shows something; where that is the author's text, or the
+start of it; then its best candidate, shown or not. It shows only what is likely enough, and it finds from the text
+whether a gap has one line or several. **Where a word follows the cursor it asks nothing**, as in most random spans:
+such a gap is no failure of the model, and `fill` says what people get there when they ask.
+"""
 DRAWN = {  # of a row of ghost text: a count, and of how many it is
     "asks": ("asked", "n"),
     "shows": ("shown", "n"),

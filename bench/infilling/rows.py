@@ -2,8 +2,7 @@
 `fill:NAME` is our row `fill` with the model NAME, so that one run compares models.
 
 `fill` is what people get where they ask. `ghost` is what an editor draws by itself. It finds the kind of a gap from the
-text, and draws only what is likely enough. It does not ask the model where a word follows the cursor, nor in prose
-before the first letters of a word.
+text, draws only what is likely enough, and does not ask the model where a word follows the cursor.
 
 A peer of llama.cpp sees what our engine sees of a text (`server/context/context.py`), generates as many tokens as ours
 may, and what it says is fitted into the text by the server's own rules, as ours is.

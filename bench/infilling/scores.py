@@ -50,10 +50,12 @@ def score(case: Case, text: str) -> Score:
     )
 
 
-def score_drawn(case: Case, text: str) -> Score:
-    """Of ghost text: where nothing is drawn, nothing is said of the syntax, and no program passes."""
+def score_drawn(case: Case, text: str, best: str | None) -> Score:
+    """Of ghost text. A start of the best candidate may leave a bracket open: only a whole one has to parse. Where
+    nothing is drawn, no program passes."""
     found = score(case, text)
-    return found if text else replace(found, parses=None, passed=False if case.test else None)
+    found = found if text else replace(found, passed=False if case.test else None)
+    return found if text and text == best else replace(found, parses=None)
 
 
 def _first(text: str) -> str:

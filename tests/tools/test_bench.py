@@ -310,7 +310,7 @@ def test_ghost_text_is_judged_by_what_is_drawn_and_by_its_best_candidate(
     ]
     row, _ = quality.judged("ghost:m", found, drawn)
     assert (row["exact"], row["hits"], row["empty"], row["reliability"]) == (0.25, "1000", 0.5, None)
-    assert row["parses"] == 0.5, "of what is drawn: 'return a +' does not parse"
+    assert row["parses"] == 1.0, "'return a +' is the start of a candidate"
     counts = {"n": 4, "asked": 3, "shown": 2, "exact": 1, "begun": 2, "best_exact": 2, "best_first_line": 2}
     assert counts.items() <= row["ghost"].items()
     assert row["ghost"]["best_hits"] == "1100"
@@ -324,15 +324,20 @@ def test_ghost_text_is_judged_by_what_is_drawn_and_by_its_best_candidate(
         "| h | 0 of 2 | 0 of 2 | | | | |",
         "| **all** | 3 of 6 | 2 of 6 | 1 of 2 | 2 of 2 | 2 of 3 | 2 of 3 |",
     ]
+    assert any("it asks nothing" in line for line in lines[:head])
     assert "3 of 4" in report.picture("g", group)
 
 
 def test_where_nothing_is_drawn_no_program_passes(cases: ModuleType, scores: ModuleType) -> None:
     case = cases.at_cursor({**TASK, "test": "def check(f):\n    pass\n"})
-    assert (scores.score(case, "").passed, scores.score_drawn(case, "").passed) == (True, False)
-    assert scores.score_drawn(case, "").parses is None
-    assert scores.score_drawn(case, "return x").passed
-    begun = [scores.score_drawn(case, text).begun for text in ("return x", "return x + y", "ret", "return y", "")]
+    assert (scores.score(case, "").passed, scores.score_drawn(case, "", "return x").passed) == (True, False)
+    assert [scores.score_drawn(case, *texts).parses for texts in (("", ""), ("f(", "f()"), ("f(", "f("))] == [
+        None,
+        None,
+        False,
+    ]
+    assert scores.score_drawn(case, "return x", "return x").passed
+    begun = [scores.score(case, text).begun for text in ("return x", "return x + y", "ret", "return y", "")]
     assert begun == [True, True, False, False, False]
 
 
@@ -358,6 +363,8 @@ def test_a_run_that_was_cut_short_goes_on_with_the_next_row(
     told = quality.measure(options, sources, means, tmp_path)
     assert measured == ["fill", "ghost", "ghost"]
     assert list(told["groups"]["single-line"]["rows"]) == ["fill", "ghost"]
+    known = quality.measure(options, sources, means, tmp_path)
+    assert (len(measured), json.dumps(known)) == (3, json.dumps(told)), "all is known"
     for changed in ({"commit": "abd"}, {"commit": "abd+"}, {"commit": "abd+"}):
         of_now.update(changed)
         quality.measure(options, sources, means, tmp_path)
