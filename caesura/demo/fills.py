@@ -6,6 +6,7 @@ A job of one token reads the context first, so that both runs start with a warm 
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,7 +17,7 @@ from caesura.client.backend import EngineError
 from caesura.client.shared import Engine
 from caesura.commands.common import START_S
 from caesura.server.infill.choose import choice
-from caesura.server.infill.job import Ask, infill
+from caesura.server.infill.job import Ask
 from caesura.server.infill.site import bare_site
 from caesura.server.languages import language
 
@@ -89,7 +90,7 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[DemoEvent, None
             yield Waiting()
             await engine.ready(START_S)
         began = time.monotonic()
-        first = infill(asked.context, [wire.Hole(max_tokens=1)], _ask("left_to_right", 0))
+        first = replace(asked, hole=wire.Hole(max_tokens=1)).job(_ask("left_to_right", 0))
         async with aclosing(engine.infill(first)) as events:
             async for _ in events:
                 pass

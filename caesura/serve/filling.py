@@ -20,7 +20,7 @@ from caesura.serve.guess import guessed
 from caesura.server.context.context import Budget, hole, window_after, window_before
 from caesura.server.context.secrets import masked, reveals
 from caesura.server.infill.choose import proposals
-from caesura.server.infill.job import Ask, infill
+from caesura.server.infill.job import Ask
 from caesura.server.infill.site import Site, bare_site
 from caesura.server.languages import language
 from caesura.server.options import Options
@@ -79,12 +79,11 @@ async def fill(engine: Infiller, wanted: FillQuery) -> AsyncGenerator[str | Fill
         return
     loop = asyncio.get_running_loop()
     asked = await loop.run_in_executor(_parsing, _site, wanted)
-    to_fill = hole(asked.context, min(wanted.max_tokens or Options().max_tokens, wire.MAX_SLOTS))
     sent, began = "", time.monotonic()
-    async with contextlib.aclosing(engine.infill(_job(asked, to_fill, wanted))) as events:
+    async with contextlib.aclosing(engine.infill(asked.job(_ask(wanted)))) as events:
         async for event in events:
             if isinstance(event, wire.Done):
-                answer = await loop.run_in_executor(_parsing, _answer, asked, to_fill, wanted, event, sent)
+                answer = await loop.run_in_executor(_parsing, _answer, asked, wanted, event, sent)
             elif wanted.early:
                 fitted = await loop.run_in_executor(_parsing, _locked, asked, event)
                 now = _shown(asked, fitted, wanted.stop)
@@ -104,7 +103,14 @@ def _site(wanted: FillQuery) -> Site:
     """The place in the text that the engine reads: a body of 2 MiB would take seconds to parse."""
     prefix, suffix = window_before(wanted.prefix, Budget().before), window_after(wanted.suffix, Budget().after)
     name = language(wanted.language or guessed(wanted.prefix, suffix)).id
-    return replace(bare_site(prefix + suffix, len(prefix), len(prefix), name), finished=False)
+    found = bare_site(prefix + suffix, len(prefix), len(prefix), name)
+    to_fill = hole(found.context, min(wanted.max_tokens or Options().max_tokens, wire.MAX_SLOTS))
+    return replace(found, hole=to_fill, neighbours=tuple(_neighbours(wanted, name)), finished=False)
+
+
+def _ask(wanted: FillQuery) -> Ask:
+    candidates = wanted.candidates if wanted.stream else max(wanted.candidates, Options().candidates)
+    return Ask("automatic", candidates=candidates, effort="ghost" if wanted.early else "full")
 
 
 def _locked(asked: Site, event: wire.Locked) -> str:
@@ -126,10 +132,10 @@ def _piece(sent: str, text: str, stop: tuple[str, ...]) -> str:
     return text[len(sent) :] if text.startswith(sent) else ""
 
 
-def _answer(asked: Site, to_fill: wire.Hole, wanted: FillQuery, done: wire.Done, sent: str) -> FillAnswer:
+def _answer(asked: Site, wanted: FillQuery, done: wire.Done, sent: str) -> FillAnswer:
     """The first text starts with what was sent, and is just that if no candidate continues it."""
     tokens = done.tokens.canvas + done.tokens.lookup + done.tokens.left_to_right
-    ended = done.stop == "complete" and tokens < to_fill.max_tokens
+    ended = done.stop == "complete" and tokens < asked.hole.max_tokens
     found = list(dict.fromkeys(_shown(asked, text, wanted.stop) for text, _ in proposals(asked, done)))
     going_on = [one for one in found if one.text.startswith(sent)]
     first = next((one for one in going_on if one.text), going_on[0] if going_on else AnswerText(sent, "stop"))
@@ -144,12 +150,6 @@ def _early(text: AnswerText, event: wire.Locked, began: float) -> FillAnswer:
     finish: Finish = "stop" if text.stopped_by else "length"
     timings = wire.Timings(denoise_ms=spent, total_ms=spent)
     return FillAnswer((AnswerText(text.text, finish, text.stopped_by),), len(event.holes[0].probabilities), timings)
-
-
-def _job(asked: Site, to_fill: wire.Hole, wanted: FillQuery) -> wire.Infill:
-    candidates = wanted.candidates if wanted.stream else max(wanted.candidates, Options().candidates)
-    ask = Ask("automatic", candidates=candidates, effort="ghost" if wanted.early else "full")
-    return infill(asked.context, [to_fill], ask, neighbours=tuple(_neighbours(wanted, asked.context.language)))
 
 
 def _neighbours(wanted: FillQuery, name: str) -> Iterator[wire.Neighbour]:

@@ -5,7 +5,7 @@ typed since. State only: pane.py starts, keeps and stops canvases.
 import asyncio
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import tree_sitter
@@ -16,6 +16,7 @@ from caesura.server.context.context import Context
 from caesura.server.context.secrets import reveals
 from caesura.server.ghost.typed import Proposal, Typed
 from caesura.server.infill.choose import ALL, Bar, Guess, counts_words, ends_line, likely
+from caesura.server.infill.job import Priority
 from caesura.server.infill.site import Site
 from caesura.server.structured.offer import Offer
 from caesura.server.text.document import Edit
@@ -24,41 +25,45 @@ Fault = Literal["unfinished", "unlikely", "unfit", "secret", "typed over", "shor
 """Why a fill is not shown: `unlikely` is below the bar, `unfit` repeats the text around it or cannot end there, `short`
 saves too few keys, `unsound` adds a syntax error."""
 
+FAINT = 25  # explore text up to this many times below the display threshold; typing confirms its start
 LEAST_PART = 8  # code points; a shorter start of a line is not shown before the whole line is locked
 
 
+@dataclass(eq=False)
 class WarmCanvas:
     """One job and the newest state of its hole.
 
     `lead` is the start of the proposal that the engine saw as fixed text: an accepted part, the item selected in a
     popup, or, for a speculative canvas, the whole proposal of the canvas before it. `bar` is the requirement that a
-    suggestion must meet. With an `offer`, the job fills its segments, and the proposal is all of the offer's text, or a
-    part that the offer allows to stand alone.
+    suggestion must meet. The user has `asked`, and waits for the best answer. With an offer, the job fills its
+    segments, and the proposal is all of the offer's text, or a part that the offer allows to stand alone.
     """
 
-    def __init__(self, typed: Typed, site: Site, *, lead: str = "", bar: Bar = ALL, speculative: bool = False) -> None:
-        self.typed = typed
-        self.site = site  # after the lead, in the text when the canvas was begun
-        self.lead = lead
-        self.bar = bar
-        self.speculative = speculative
-        self.fills: tuple[wire.Fill, ...] = ()  # the answer so far; with its alternatives once it is done
-        self.answer: wire.Done | None = None
-        self.over = False  # no more events will come
-        self.refusal = ""  # the sentence on why it has no answer
-        self.job: wire.Infill | None = None  # the newest that fills it
-        self.seed = 0
-        self.asked = False  # by the user, who waits for the best answer
-        self.faint = 0.0  # probability below which the job did not explore text
-        self.steps = 0
-        self.context_ms = 0.0  # time to cut the context
-        self.stale = False  # the text around it has changed since
-        self.broken = False  # the syntax gate cut the best fill
-        self.mended = False  # its end has been denoised again for that reason
-        self.shown = ""  # the text that the editor has shown of it, from the origin on
-        self.replaces = False  # the lead replaces the typed text, which may differ from it
-        self.task: asyncio.Task[None] | None = None
-        self._sound: dict[str, str] = {}  # text from the origin on -> the part of it that the gate accepted
+    typed: Typed
+    site: Site  # after the lead, in the text when the canvas was begun
+    lead: str = ""
+    bar: Bar = ALL
+    asked: bool = False
+    speculative: bool = False
+    fills: tuple[wire.Fill, ...] = ()  # the answer so far; with its alternatives once it is done
+    answer: wire.Done | None = None
+    over: bool = False  # no more events will come
+    refusal: str = ""  # the sentence on why it has no answer
+    job: wire.Infill | None = None  # the newest that fills it
+    seed: int = 0
+    steps: int = 0
+    context_ms: float = 0.0  # time to cut the context
+    stale: bool = False  # the text around it has changed since
+    broken: bool = False  # the syntax gate cut the best fill
+    mended: bool = False  # its end has been denoised again for that reason
+    shown: str = ""  # the text that the editor has shown of it, from the origin on
+    replaces: bool = False  # the lead replaces the typed text, which may differ from it
+    task: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self.bar = self.bar_for(self.bar, asked=self.asked)
+        self.faint = 0.0 if self.asked else self.bar.chance / FAINT  # the job does not explore less likely text
+        self._sound: dict[str, str] = {}  # text from the origin on -> the part of it that may stand
 
     def __repr__(self) -> str:
         state = "done" if self.answer else "over" if self.over else "live"
@@ -76,6 +81,15 @@ class WarmCanvas:
     def lost(self) -> bool:
         """True if the job ended without an answer."""
         return self.over and self.answer is None and self.task is not None
+
+    @property
+    def priority(self) -> Priority:
+        return "speculative" if self.speculative else "invoked" if self.asked else "automatic"
+
+    def bar_for(self, bar: Bar, *, asked: bool) -> Bar:
+        """The requirement for its suggestions. A user who asks at an offer gets the best valid text, whatever its
+        probability, as from a structured edit; so does one at an offer of texts that are known."""
+        return ALL if self.offer and (asked or self.offer.is_known) else bar
 
     def hear(self, event: wire.Locked | wire.Done) -> None:
         self.fills = (self.site.fill(event.holes),)

@@ -36,7 +36,6 @@ from caesura.server.text.document import Edit
 from caesura.server.text.lexer import indent_of
 from caesura.server.text.workspace import OpenDocument
 
-FAINT = 25  # explore text up to this many times below the display threshold; typing confirms its start
 NEARBY = 30  # lines; within them the chosen neighbours stay, and so does the engine's KV of them
 IN_FRONT = "The cursor stands in front of a word; a manual request may give text that ends before it."
 
@@ -154,10 +153,10 @@ class Pane:
         known = self._known(at, None) is not None
         if known and self._readings == reader.count:
             return
-        end = self._services.sites.end(self.opened, at)
-        canvas = WarmCanvas(Typed(at, closing=self.opened.document.text[at:end]), self._site(at, end))
-        if not self._refusal(canvas, invoked=False):
-            reader.read(self._job(canvas, "speculative", reader.document))
+        closing = self.opened.document.text[at : self._services.sites.end(self.opened, at)]
+        canvas = self._canvas(Typed(at, closing=closing), speculative=True)
+        if not canvas.refusal:
+            reader.read(self._job(canvas, reader.document))
             self._readings = reader.count if known else self._readings
 
     def close(self) -> None:
@@ -186,7 +185,7 @@ class Pane:
         self._at, self._start, self._readings = start.at, start, self._services.reader.count
         canvas = self._known(start.at, start.selected)
         invoked = start.priority == "invoked"
-        if canvas is None or canvas.faint > _bar_for(canvas, start.bar, invoked=invoked).chance:  # it gave text up
+        if canvas is None or canvas.faint > canvas.bar_for(start.bar, asked=invoked).chance:  # it gave text up
             return self._begin(start), "cold"
         if invoked:
             canvas.bar = canvas.bar.lower(start.bar)
@@ -226,7 +225,7 @@ class Pane:
         if canvas.offer:
             return True
         start, end = canvas.typed.origin, canvas.typed.origin + len(canvas.typed.text)
-        now = self._services.sites.site(self.opened, start, end).context
+        now = self._services.sites.context(self.opened, start, end)
         canvas.stale = (now.prefix + canvas.lead, now.suffix) != (canvas.context.prefix, canvas.context.suffix)
         return canvas.stale
 
@@ -237,49 +236,42 @@ class Pane:
         end = at if start.selected else self._services.sites.end(self.opened, at)
         typed = Typed(origin, text[origin:at], text[at:end])
         draft = _after_lead(self.canvases.remainder_at(at), text[origin:at], lead)
-        began = perf_counter()
-        canvas = WarmCanvas(typed, self._site(origin, end, lead), lead=lead, bar=start.bar)
-        canvas.replaces, canvas.context_ms = start.selected is not None, (perf_counter() - began) * 1000
-        canvas.seed = seed
+        canvas = self._canvas(typed, start.bar, lead=lead, asked=start.priority == "invoked")
+        canvas.replaces, canvas.seed = start.selected is not None, seed
         self.canvases.put(canvas)
-        self._launch(canvas, start.priority, draft)
+        self._launch(canvas, draft)
         return canvas
 
-    def _site(self, start: int, end: int, lead: str = "") -> Site:
-        """The site of a canvas, with the neighbours that are chosen for it."""
-        found = self._services.sites.site(self.opened, start, end, lead)
+    def _canvas(
+        self, typed: Typed, bar: Bar = ALL, *, lead: str = "", asked: bool = False, speculative: bool = False
+    ) -> WarmCanvas:
+        """A canvas in place of `typed`; also chooses the neighbours for it."""
+        began, end = perf_counter(), typed.origin + len(typed.text)
+        site, refusal = self._services.sites.site(self.opened, typed.origin, end, lead, invoked=asked)
         line, generation = self.opened.document.position(end)[0], self._services.project.generation
         if self._generation != generation or abs(line - self._line) > NEARBY:
             self._line, self._generation = line, generation
-            self._neighbours = self._services.project.neighbours(self.opened, found.context, self._neighbours)
-        return replace(found, neighbours=self._neighbours)
+            self._neighbours = self._services.project.neighbours(self.opened, site.context, self._neighbours)
+        site = replace(site, neighbours=self._neighbours)
+        canvas = WarmCanvas(typed, site, lead=lead, bar=bar, asked=asked, speculative=speculative)
+        canvas.refusal, canvas.context_ms = refusal, (perf_counter() - began) * 1000
+        return canvas
 
     # Jobs
 
-    def _launch(self, canvas: WarmCanvas, priority: Priority, draft: tuple[str] | None = None) -> None:
+    def _launch(self, canvas: WarmCanvas, draft: tuple[str] | None = None) -> None:
         """Begin the job of a canvas, unless no suggestion is wanted there."""
-        invoked = priority == "invoked"
-        in_front = not invoked and _WORD.match(canvas.site.text, canvas.site.end)
-        canvas.refusal = IN_FRONT if in_front else self._refusal(canvas, invoked=invoked)
+        if not canvas.asked and _WORD.match(canvas.site.text, canvas.site.end):
+            canvas.refusal = IN_FRONT
         if canvas.refusal:
             canvas.over = True
             return
-        document = self._key if canvas is self.canvases.current else self._key + "+"
-        job = self._job(canvas, priority, document, draft)
+        job = self._job(canvas, self._key if canvas is self.canvases.current else self._key + "+", draft)
         canvas.task = asyncio.create_task(self._run(canvas, job))
 
-    def _refusal(self, canvas: WarmCanvas, *, invoked: bool) -> str:
-        return self._services.sites.refusal(self.opened, canvas.site, canvas.typed.origin, invoked=invoked)
-
-    def _job(
-        self, canvas: WarmCanvas, priority: Priority, document: str, draft: tuple[str] | None = None
-    ) -> wire.Infill:
-        canvas.site = self._services.sites.offered(self.opened, canvas.site)
-        canvas.asked = priority == "invoked"
-        canvas.bar = _bar_for(canvas, canvas.bar, invoked=canvas.asked)
-        canvas.faint = 0.0 if canvas.asked else canvas.bar.chance / FAINT
+    def _job(self, canvas: WarmCanvas, document: str, draft: tuple[str] | None = None) -> wire.Infill:
         ask = Ask(
-            priority,
+            canvas.priority,
             document=document,
             candidates=self._services.settings.options.candidates,
             seed=canvas.seed,
@@ -407,23 +399,18 @@ class Pane:
         typed = Typed(canvas.typed.origin, canvas.typed.text)
         before = canvas.context.prefix.removesuffix(canvas.lead)
         lead = _entered(before, typed.text + proposal.insert, canvas.context, self.opened.language)
-        site = replace(
-            self._services.sites.site(self.opened, typed.origin, typed.origin + len(typed.text), lead),
-            neighbours=self._neighbours,
-        )
-        self._run_ahead(WarmCanvas(typed, site, lead=lead, bar=canvas.bar, speculative=True), "speculative")
+        self._run_ahead(self._canvas(typed, canvas.bar, lead=lead, speculative=True))
 
     def _go_ahead(self, canvas: WarmCanvas, lead: str, *, draft: tuple[str] | None = None, seed: int = 0) -> None:
         """Denoise the hole of `canvas` again after `lead`."""
         typed = Typed(canvas.typed.origin, canvas.typed.written, canvas.typed.closing)
-        site = replace(self.place(canvas), end=typed.origin + len(typed.text), neighbours=self._neighbours).after(lead)
-        again = WarmCanvas(typed, site, lead=lead, bar=canvas.bar)
+        again = self._canvas(typed, canvas.bar, lead=lead)
         again.mended, again.seed = True, seed
-        self._run_ahead(again, "automatic", draft)
+        self._run_ahead(again, draft)
 
-    def _run_ahead(self, canvas: WarmCanvas, priority: Priority, draft: tuple[str] | None = None) -> None:
+    def _run_ahead(self, canvas: WarmCanvas, draft: tuple[str] | None = None) -> None:
         self.canvases.run_ahead(canvas)
-        self._launch(canvas, priority, draft)
+        self._launch(canvas, draft)
 
     def _adopt(self) -> None:
         """Make the canvas ahead the current one if it only extends the shown text, which never jumps; else stop it."""
@@ -448,12 +435,6 @@ def _cursor_after(edits: Sequence[Edit], row: Language) -> int | None:
     if len(text) == 2 and ((text[0], text[1]) in row.pairs or (text[0] == text[1] and text[0] in row.quotes)):
         return start + 1
     return start + len(text)
-
-
-def _bar_for(canvas: WarmCanvas, bar: Bar, *, invoked: bool) -> Bar:
-    """The requirement for the suggestions of a canvas. A user who asks at an offer gets the best valid text, whatever
-    its probability, as from a structured edit; so does one at an offer of texts that are known."""
-    return ALL if canvas.offer and (invoked or canvas.offer.is_known) else bar
 
 
 def _after_lead(rest: tuple[str] | None, typed: str, lead: str) -> tuple[str] | None:

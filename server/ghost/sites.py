@@ -3,11 +3,12 @@
 import re
 from dataclasses import replace
 
-from caesura.server.context.context import after_closing, line_before
+from caesura.server.context.context import Context, after_closing, line_before
 from caesura.server.context.project import Project
 from caesura.server.infill.site import ALONE, Site, budget, offer_at, site
 from caesura.server.options import Settings
 from caesura.server.structured import edits
+from caesura.server.structured.offer import Offer
 from caesura.server.text.workspace import OpenDocument
 
 LEAST_WORD = 3  # letters of a word of prose that must be typed before its rest is suggested
@@ -29,8 +30,22 @@ class Sites:
         stay = self._structured(opened) and opened.language.edits != "markdown"
         return at if stay else after_closing(opened.document.text, at, opened.language)
 
-    def site(self, opened: OpenDocument, start: int, end: int, lead: str = "") -> Site:
-        """The hole `start:end`, or the place after `lead` if `lead` replaces it; without an offer."""
+    def site(
+        self, opened: OpenDocument, start: int, end: int, lead: str = "", *, invoked: bool = False
+    ) -> tuple[Site, str]:
+        """The hole `start:end`, or the place after `lead` if `lead` replaces it. Then the sentence on why there is no
+        suggestion, whatever the model says; empty if there may be one."""
+        found = self._plain(opened, start, end, lead)
+        if refusal := self._refusal(opened, found, start, invoked=invoked):
+            return found, refusal
+        return replace(found, offer=self._offer(opened, found)), ""
+
+    def context(self, opened: OpenDocument, start: int, end: int) -> Context:
+        """The context of the hole `start:end`."""
+        return self._plain(opened, start, end, "").context
+
+    def _plain(self, opened: OpenDocument, start: int, end: int, lead: str) -> Site:
+        """The site without an offer."""
         text, tree, options = opened.document.text, opened.tree.tree, self._settings.options
         if lead:
             text, tree, start = text[:start] + lead + text[end:], None, start + len(lead)
@@ -39,9 +54,7 @@ class Sites:
         around = self._project.frame(opened, found.context, budget(options))
         return replace(found, context=around, finished=False)
 
-    def refusal(self, opened: OpenDocument, found: Site, origin: int, *, invoked: bool) -> str:
-        """The sentence on why there is no suggestion at a site, whatever the model says; empty if there may be one.
-        `origin` is the offset in the document where the suggestion begins."""
+    def _refusal(self, opened: OpenDocument, found: Site, origin: int, *, invoked: bool) -> str:
         options, scope = self._settings.options, found.context.scope
         if opened.document.language == "markdown" and not invoked:
             line = line_before(found.text, found.start)
@@ -54,17 +67,14 @@ class Sites:
             return "The setting 'inStrings' turns suggestions in strings off."
         return ""
 
-    def offered(self, opened: OpenDocument, found: Site) -> Site:
-        """The site with the offer of the document's language, or of an import line, if there is one."""
-        names = bool(opened.language.names)
+    def _offer(self, opened: OpenDocument, found: Site) -> Offer | None:
+        """The offer of the document's language, or of an import line, if there is one."""
+        name, names = opened.document.language, bool(opened.language.names)
         if not (names or self._structured(opened)):
-            return found
-        text, tree = found.text[: found.start] + found.text[found.end :], found.tree
-        others = self._project.others(opened) if names else ALONE
-        schema = self._project.schema(opened)
-        whole = tree if found.start == found.end else None  # else the tree has the closing brackets too
-        offer = offer_at(text, found.start, opened.document.language, whole, schema, others)
-        return replace(found, offer=offer)
+            return None
+        text, schema = found.text[: found.start] + found.text[found.end :], self._project.schema(opened)
+        tree = found.tree if found.start == found.end else None  # else it has the closing brackets too
+        return offer_at(text, found.start, name, tree, schema, self._project.others(opened) if names else ALONE)
 
     def _structured(self, opened: OpenDocument) -> bool:
         return self._settings.options.structured and opened.document.language in edits.LANGUAGES

@@ -10,7 +10,7 @@ import tree_sitter
 from caesura import wire
 from caesura.characters import visible
 from caesura.schema.document import Schema
-from caesura.server.context.context import Budget, Context, HoleKind, context, hole, line_before
+from caesura.server.context.context import Budget, Context, HoleKind, context, hole
 from caesura.server.context.neighbours import Snapshot
 from caesura.server.infill.check import HARMLESS, SyntaxGate
 from caesura.server.infill.insert import finish
@@ -20,7 +20,6 @@ from caesura.server.options import Options
 from caesura.server.structured import edits, imports
 from caesura.server.structured.offer import Offer
 from caesura.server.text.document import Span
-from caesura.server.text.lexer import indent_of
 from caesura.server.text.repair import parsed
 
 DEFAULTS = Options()
@@ -90,15 +89,6 @@ class Site:
     def invented(self, insert: str, new: Sequence[Span] | None = None) -> tuple[str, ...]:
         """The members that `insert` reads and a class does not have."""
         return () if self.offer else self._gate.invented(insert, [(0, len(insert))] if new is None else new)
-
-    def after(self, lead: str) -> "Site":
-        """The place after `lead`, which replaces the span; without an offer."""
-        if not lead:
-            return replace(self, offer=None)
-        prefix, start = self.context.prefix + lead, self.start + len(lead)
-        around = replace(self.context, prefix=prefix, indent=indent_of(line_before(prefix, len(prefix))))
-        text = self.text[: self.start] + lead + self.text[self.end :]
-        return replace(self, text=text, start=start, end=start, context=around, tree=None, offer=None)
 
     def moved(self, start: int, end: int) -> "Site":
         """The site of another span of the text, after this one's start."""
@@ -178,8 +168,9 @@ def offer_at(
 
 def probe(prefix: str) -> wire.Infill:
     """A short job that shows whether an engine answers: the rest of a line of Python."""
-    around = context(f"{prefix}\n", len(prefix), len(prefix), language="python")
-    return infill(around, [wire.Hole(max_tokens=16, kind="line")], Ask())
+    at = len(prefix)
+    found = site(f"{prefix}\n", at, at, "python", tree=None)
+    return replace(found, hole=wire.Hole(max_tokens=16, kind="line")).job(Ask())
 
 
 def budget(options: Options) -> Budget:
