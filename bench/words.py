@@ -75,7 +75,7 @@ async def fills(cases: Sequence[Row], model: str) -> list[Row]:
     for number, case in enumerate(cases, 1):
         name = language("", case["file"]).id
         asked = bare_site(case["text"], case["at"], case["at"], name)
-        done = await ask(engine, asked.job(Ask(kind="fill", candidates=Options().candidates)), lambda event: None)
+        done = await ask(engine, asked.job(Ask(kind="fill", candidates=Options().candidates)))
         task = fill_task(case["text"], name, [(case["at"], case["at"])])
         best = next((one for one in proposals(asked, done) if task.sound((one[0],))), ("", done.holes[0]))
         found = filled(*best)

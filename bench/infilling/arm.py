@@ -46,7 +46,7 @@ async def run(cases: Path, out: Path, said: Path, deadline_ms: float) -> None:
                 if engine is None:
                     engine, _ = await stack.enter_async_context(shared(options))
                 began = time.perf_counter()
-                done = await ask(engine, job, lambda event: None)
+                done = await ask(engine, job)
                 ms = (time.perf_counter() - began) * 1000
                 known[key] = {"key": key, "ms": ms, "done": json.loads(msgspec.json.encode(done))}
                 _append(said, known[key])

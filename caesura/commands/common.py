@@ -11,6 +11,7 @@ import json
 import math
 import re
 import sys
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ import msgspec
 from msgspec import structs
 
 from caesura import model_store, wire
-from caesura.client.backend import Condition, EngineError, FinishedJob, Infiller
+from caesura.client.backend import Condition, EngineError, EngineFailed, FinishedJob, Infiller
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed, Unsure, draft
 from caesura.server.context.schema_files import SchemaFiles
@@ -28,6 +29,8 @@ from caesura.server.fills.structured import LEAST
 from caesura.server.infill.job import Ask, JobKind
 from caesura.server.languages import language
 from caesura.server.options import Options
+
+Show = Callable[[wire.Locked | wire.Done], None]
 
 START_S = 3600.0  # more than any load: the engine ends one that shows no progress for minutes
 PATIENCE_S = 2.0  # without an engine; then the command says how far its start is
@@ -92,12 +95,28 @@ def ask_of(options: argparse.Namespace, kind: JobKind) -> Ask:
     )
 
 
-class AskedEngine:
-    """The engine, whose jobs are done as the command line says. The last answer, or why there is none, is kept."""
+def unseen(event: wire.Locked | wire.Done) -> None:
+    pass
 
-    def __init__(self, engine: Engine, options: argparse.Namespace) -> None:
+
+class AskedEngine:
+    """The engine, whose jobs are done as the command line says: all of them until the time `late`, if there is one,
+    after which answers are empty; nothing is asked for that is less likely than `bar`. `show` sees each event. The last
+    answer is kept, with steps, tokens and timings of all of them; or why there is none."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: argparse.Namespace,
+        show: Show = unseen,
+        late: float = math.inf,
+        bar: float = 0.0,
+    ) -> None:
         self._engine = engine
         self._options = options
+        self._show = show
+        self._late = late
+        self._bar = bar
         self.done: wire.Done | None = None
         self.failure: EngineError | None = None
         self.on_change: Callable[[], None] = lambda: None
@@ -117,21 +136,54 @@ class AskedEngine:
         await self._engine.close()
 
     async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
-        options = self._options
-        job = structs.replace(job, method=options.method, sampler=options.sampler, prompt=options.prompt_format)
-        self.done = self.failure = None
+        self.failure = None
         try:
-            async with aclosing(self._engine.infill(job)) as events:
+            async with aclosing(self._engine.infill(self._as_asked(job))) as events:
                 async for event in events:
-                    if isinstance(event, wire.Done):
-                        self.done = event
-                    yield event
+                    yield self._seen(event)
         except EngineError as error:
-            self.failure = error
-            raise
+            if self._late == math.inf or not (isinstance(error, EngineFailed) and error.code == "expired"):
+                self.failure = error
+                raise
+            yield self._seen(_too_late(job))
+
+    def _as_asked(self, job: wire.Infill) -> wire.Infill:
+        options, left_ms = self._options, 1000 * (self._late - time.monotonic())
+        return structs.replace(
+            job,
+            method=options.method,
+            sampler=options.sampler,
+            prompt=options.prompt_format,
+            deadline_ms=job.deadline_ms if left_ms == math.inf else max(0.0, left_ms),
+            min_probability=max(job.min_probability, self._bar),
+        )
+
+    def _seen(self, event: wire.Locked | wire.Done) -> wire.Locked | wire.Done:
+        self._show(event)
+        if isinstance(event, wire.Done):
+            self.done = _after(self.done, event) if self.done else event
+        return event
 
 
-async def ask(engine: Infiller, job: wire.Infill, show: Callable[[wire.Locked | wire.Done], None]) -> wire.Done:
+def _too_late(job: wire.Infill) -> wire.Done:
+    """The answer to a job that the engine could not begin in time."""
+    holes = tuple(wire.Fill("") for segment in job.segments if isinstance(segment, wire.Hole))
+    tokens, timings = wire.Tokens(), wire.Timings()
+    return wire.Done(job=job.job, seq=0, holes=holes, steps=0, tokens=tokens, timings=timings, stop="deadline")
+
+
+def _after(first: wire.Done, last: wire.Done) -> wire.Done:
+    """The last answer, with steps, tokens and timings of both."""
+    tokens = wire.Tokens(*map(sum, zip(structs.astuple(first.tokens), structs.astuple(last.tokens), strict=True)))
+    names = ("queue_ms", "prefill_ms", "denoise_ms", "total_ms")
+    spent = {name: getattr(first.timings, name) + getattr(last.timings, name) for name in names}
+    stop = "deadline" if first.stop == "deadline" else last.stop
+    return structs.replace(
+        last, steps=first.steps + last.steps, tokens=tokens, timings=structs.replace(first.timings, **spent), stop=stop
+    )
+
+
+async def ask(engine: Infiller, job: wire.Infill, show: Show = unseen) -> wire.Done:
     """Run a job to its end; `show` sees each event."""
     async for event in engine.infill(job):
         show(event)

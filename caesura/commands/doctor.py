@@ -217,7 +217,7 @@ async def _engine(options: argparse.Namespace, busy: str) -> list[Check]:
     """Start the engine if necessary, fill a gap, and report its times."""
     try:
         async with shared(options) as (engine, welcome):
-            done = await ask(engine, probe(PROBE), lambda event: None)
+            done = await ask(engine, probe(PROBE))
             status = await engine.status()
     except (EngineError, model_store.NoModel, rendezvous.NoPlace, paths.UnsafeFolder, OSError) as error:
         return [Check("engine", False, "no answer", explain(error) or str(error))]

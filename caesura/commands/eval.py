@@ -135,7 +135,7 @@ async def _complete(options: argparse.Namespace, cases: list[EvalCase], file: IO
 async def _fill(asked: AskedEngine, case: EvalCase, options: argparse.Namespace) -> Completion:
     at = len(case.prefix)
     place = at_cursor(case.prefix + case.suffix, at, language(case.lang).id, case.kind or None)
-    done = await ask(asked, place.job(ask_of(options, "fill")), lambda event: None)
+    done = await ask(asked, place.job(ask_of(options, "fill")))
     return _completion(case, *choice(place, done), done)
 
 

@@ -33,9 +33,15 @@ class Batch:
         """The holes and the text between them. Their fills read none of the members `avoided`."""
         found, at = list[wire.Text | wire.Hole](), -1
         for one in self.sites.values():
-            found += [wire.Text(self.text[at : one.start]), one.hole] if -1 < at < one.start else [one.hole]
+            found += [wire.Text(self.text[at : one.start])] if -1 < at < one.start else []
+            found += one.segments
             at = one.start
         return without(avoided, found)
+
+    def fills(self, holes: Sequence[wire.Fill]) -> Sequence[wire.Fill]:
+        """A fill for each site; all holes of the job are those of a single one with an offer."""
+        first, *others = self.sites.values()
+        return holes if others else [first.fill(holes)]
 
     def fitted(self, fills: Sequence[wire.Fill]) -> dict[HoleIndex, str]:
         """The text to insert into each hole, fitted in after the fills before it."""
@@ -50,15 +56,15 @@ class Batch:
         return done
 
 
-def next_batch(task: Task, filled: Mapping[HoleIndex, str], options: Options, most: float = MAX_CANVAS) -> Batch:
-    """The first open holes that fit on a canvas of `most` tokens, counting a token for each byte between them."""
+def next_batch(task: Task, filled: Mapping[HoleIndex, str], options: Options) -> Batch:
+    """The first open holes that fit on a canvas, counting a token for each byte between them."""
     text, offsets = task.lay(filled)
     tree, size, end = task.parsed(text), 0, 0
     sites: dict[HoleIndex, Site] = {}
     for index, at in offsets.items():
         found = _enlarged(site(text, at, at, task.language, tree=tree, options=options), task, index, options)
         size += found.hole.max_tokens + (len(text[end:at].encode()) if sites else 0)
-        if sites and (size > most or len(sites) == wire.MAX_HOLES):
+        if sites and (size > MAX_CANVAS or len(sites) == wire.MAX_HOLES):
             break
         sites[index], end = found, at
     return Batch(text, sites)
@@ -77,9 +83,11 @@ def _enlarged(found: Site, task: Task, index: HoleIndex, options: Options) -> Si
     """The site, enlarged to hold at least as much as the replaced text. A repair is judged by what it mends."""
     replaced, choices = task.replaced(index), task.choices(index)
     lines = replaced.count("\n") + 1
-    around = replace(found.context, joins=True)  # whoever selects a part of a word gets another one
+    gap = task.gaps[index[0]]
+    around = replace(found.context, joins=gap.start < gap.end)  # whoever selects a part of a word gets another one
     if lines > 1 and around.kind != "span":
         around = replace(around, kind="block", lines=max(lines, around.lines))
     tokens = max(hole(around, options.max_tokens).max_tokens, min(wire.MAX_SLOTS, len(replaced) // 3))
     asked = wire.Hole(tokens, "span", wire.Pattern(either(choices))) if choices else wire.Hole(tokens, around.kind)
-    return replace(found, context=around, hole=asked, is_checked=found.is_checked and not task.repairs)
+    checked = found.is_checked and not task.repairs
+    return replace(found, context=around, hole=asked, is_checked=checked, offer=task.offer)

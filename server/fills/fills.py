@@ -4,18 +4,21 @@ of a fill again. The results are edits, which the caller applies.
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import pairwise
 
 from caesura import wire
 from caesura.client.backend import Infiller, job_id
+from caesura.schema.document import Schema
 from caesura.server.fills.batch import Batch, next_batch
 from caesura.server.fills.history import FillHistory, LastFills, Turn
 from caesura.server.fills.placeholders import is_snippets, placeholders
 from caesura.server.fills.result import DEADLINE_MS, Events, FillResult, Progress, Surround, alone, or_else
-from caesura.server.fills.task import MARKER, Candidate, Gap, HoleIndex, NoFill, Task, markers, trimmed
-from caesura.server.infill.job import Ask, infill, masked_draft
-from caesura.server.infill.site import budget
+from caesura.server.fills.task import MARKER, Candidate, Gap, HoleIndex, Invented, NoFill, Task, markers, trimmed
+from caesura.server.infill.job import Ask, masked_draft
+from caesura.server.infill.site import budget, offer_at
 from caesura.server.options import Settings
+from caesura.server.structured.offer import Offer
 from caesura.server.text import repair
 from caesura.server.text.document import Document, Span
 
@@ -46,6 +49,11 @@ class Fills:
         if any(end - start > MAX_SELECTION for start, end in inner):
             raise NoFill(f"The selection is longer than {MAX_SELECTION} characters; select less.")
         return self._begin(document, [Gap(*span) for span in inner])
+
+    def cursor(self, document: Document, at: int, schema: Schema | None = None) -> Events:
+        """Insert text at a cursor: among imports and in JSON and Markdown with the grammar of the fill."""
+        text, name = document.text, document.language
+        return self._begin(document, [Gap(at, at)], offer=offer_at(text, at, name, repair.parsed(text, name), schema))
 
     def holes(
         self, document: Document, spans: Sequence[Span] = (), marker: str = MARKER, *, snippet: bool = False
@@ -88,14 +96,14 @@ class Fills:
 
     # One fill
 
-    def _begin(self, document: Document, gaps: Sequence[Gap], note: str = "") -> Events:
+    def _begin(self, document: Document, gaps: Sequence[Gap], note: str = "", offer: Offer | None = None) -> Events:
         gaps = sorted(gaps, key=lambda gap: (gap.start, gap.end))
         if len(gaps) > MOST_HOLES:
             raise NoFill(f"There are {len(gaps)} holes, and {MOST_HOLES} can be filled together; select fewer.")
         if any(later.start < gap.end for gap, later in pairwise(gaps)):
             raise NoFill("The selections overlap.")
         text, language = document.text, document.language
-        task = Task(text, language, tuple(gaps), repair.parsed(text, language))
+        task = Task(text, language, tuple(gaps), repair.parsed(text, language), offer=offer)
         history = FillHistory(job_id(), task)
         events = self._next(document, history, self._last.begin(document), tries=2)
         return or_else(events, "The model proposes nothing that fits here; the text stays as it is.", note)
@@ -105,7 +113,7 @@ class Fills:
         one that does, or no FillResult."""
         turn.check()
         history.where(document.text)
-        gate, answer = self._settings.options.syntax_gate, list[Candidate]()
+        gate, answer, known = self._settings.options.syntax_gate, list[Candidate](), len(history.invented)
         found = history.take(gate=gate)
         while found is None and tries:
             async with aclosing(self._denoise(document, history, turn)) as events:
@@ -113,7 +121,7 @@ class Fills:
                     if isinstance(event, Progress):
                         yield event
                     else:
-                        history.waiting = answer = event
+                        answer = event if any(map(any, event)) else answer
             history.seed += 1
             tries -= 1
             found = history.take(gate=gate)
@@ -121,6 +129,8 @@ class Fills:
         if found is not None:
             turn.check()
             yield self._result(document, history, found)
+        elif invented := history.invented[known:]:
+            raise Invented(invented)
 
     async def _repair(self, document: Document, histories: Sequence[FillHistory], turn: Turn) -> Events:
         attempts = [*histories, *histories]  # the second round has another seed
@@ -146,6 +156,7 @@ class Fills:
             edits=tuple((*span, text) for span, old, text in new if text != old),
             unfilled=tuple(span for span, text in zip(spans, candidate, strict=True) if not text and not removes),
             holes=len(spans) - sum(gap.like is not None for gap in history.task.gaps),
+            fills=tuple(history.fills[candidate]),
         )
 
     async def _denoise(
@@ -153,7 +164,7 @@ class Fills:
     ) -> AsyncGenerator[Progress | list[Candidate], None]:
         """Fill all holes. Holes that lie far apart are filled in batches, and each batch sees the fills of those before
         it. The last event has the candidates, best first; only a fill of one batch has several."""
-        task, filled = history.task, dict[HoleIndex, str]()
+        task, filled, made = history.task, dict[HoleIndex, str](), list[wire.Fill]()
         count = len(task.holes)
         while len(filled) < count:
             turn.check()
@@ -161,14 +172,15 @@ class Fills:
             async with aclosing(self._engine.infill(self._job(document, history, batch))) as events:
                 async for event in events:
                     turn.check()
-                    yield Progress(len(filled) + sum(not fill.open for fill in event.holes), count)
+                    yield Progress(len(filled) + sum(not fill.open for fill in batch.fills(event.holes)), count)
             assert isinstance(event, wire.Done)  # infill raises otherwise
-            answers = [batch.fitted(fills) for fills in (event.holes, *event.alternatives)]
+            answers = [batch.fills(holes) for holes in (event.holes, *event.alternatives)]
             if len(batch.sites) == count:
-                yield [task.candidate(texts) for texts in answers]
+                yield history.answer([task.candidate(batch.fitted(fills)) for fills in answers], answers)
                 return
-            filled |= answers[0]
-        yield [task.candidate(filled)]
+            filled |= batch.fitted(answers[0])
+            made += answers[0]
+        yield history.answer([task.candidate(filled)], [made])
 
     def _job(self, document: Document, history: FillHistory, batch: Batch) -> wire.Infill:
         """The job of a batch, which reads no member that an earlier one invented. The first job of a repair starts from
@@ -178,7 +190,8 @@ class Fills:
         replaced = ((history.task.replaced(index), site.context) for index, site in batch.sites.items())
         draft = tuple(masked_draft(text, around) for text, around in replaced) if warm else None
         ask = Ask(kind="fill", document=history.id, candidates=CANDIDATES, deadline_ms=DEADLINE_MS, seed=history.seed)
-        return infill(around, batch.segments(history.invented), ask, neighbours=neighbours, draft=draft)
+        first = replace(next(iter(batch.sites.values())), context=around, neighbours=neighbours)
+        return first.job(ask, draft, batch.segments(history.invented))
 
 
 def gaps_in(

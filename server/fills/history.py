@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from caesura import wire
 from caesura.server.fills.task import Candidate, NoFill, Task
 from caesura.server.text.document import Document, Span
 
@@ -15,7 +16,7 @@ STALE = "The text has changed meanwhile; try again."
 class FillHistory:
     """A fill and its candidates. `standing` has the text of each gap once the last result is applied, `waiting` the
     candidates not shown yet; `seed` is that of the next job. `invented` are the members that candidates read and a
-    class does not have: the next job avoids them."""
+    class does not have: the next job avoids them. `fills` has the engine's fills of which a candidate was made."""
 
     id: str
     task: Task
@@ -24,6 +25,7 @@ class FillHistory:
     waiting: list[Candidate] = field(default_factory=list)
     seed: int = 0
     invented: tuple[str, ...] = ()
+    fills: dict[Candidate, Sequence[wire.Fill]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.standing = self.standing or self.task.original
@@ -31,6 +33,12 @@ class FillHistory:
 
     def __repr__(self) -> str:
         return f"<FillHistory {len(self.task.gaps)} gaps, {len(self.shown)} shown, seed {self.seed}>"
+
+    def answer(self, candidates: Sequence[Candidate], fills: Sequence[Sequence[wire.Fill]]) -> list[Candidate]:
+        """Take in the candidates of an answer, best first, each with its fills."""
+        self.fills |= dict(zip(reversed(candidates), reversed(fills), strict=True))  # of two alike, the better
+        self.waiting = list(candidates)
+        return self.waiting
 
     def take(self, *, gate: bool) -> Candidate | None:
         """The best candidate not shown yet, which counts as shown from now on: a whole one that fills most holes or,
@@ -51,7 +59,9 @@ class FillHistory:
 
     def take_part(self, candidates: Sequence[Candidate]) -> Candidate | None:
         """The sound part of the best of the candidates, none of which may stand as it is."""
-        self.waiting = [] if self.task.repairs else [self.task.sound_part(one) for one in candidates[:1]]
+        if candidates and not self.task.repairs:
+            best = candidates[0]
+            self.answer([self.task.sound_part(best)], [self.fills[best]])
         return self.take(gate=True)
 
     def applied(self) -> tuple[str, list[Span]]:

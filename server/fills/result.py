@@ -26,7 +26,8 @@ class Progress:
 @dataclass(frozen=True)
 class FillResult:
     """`edits` are (start, end, text) in the text of `version`, ascending; `unfilled` are the spans left unchanged,
-    `note` is a sentence for the user, or empty. For a structured edit, `level` names the guarantee."""
+    `note` is a sentence for the user, or empty. `fills` are the engine's, of which the texts of the holes were made.
+    For a structured edit, `level` names the guarantee."""
 
     id: str
     version: int
@@ -35,6 +36,7 @@ class FillResult:
     holes: int
     level: Level = ""
     note: str = ""
+    fills: tuple[wire.Fill, ...] = ()
 
 
 Events = AsyncGenerator[Progress | FillResult, None]

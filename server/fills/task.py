@@ -12,6 +12,7 @@ from caesura.server.infill.check import HARMLESS
 from caesura.server.infill.insert import is_half
 from caesura.server.infill.site import Site, site
 from caesura.server.languages import language
+from caesura.server.structured.offer import Offer
 from caesura.server.text import repair
 from caesura.server.text.document import Span
 
@@ -26,6 +27,14 @@ HoleIndex = tuple[int, int]  # index of the gap, and of the part in it
 
 class NoFill(Exception):
     """There is nothing to apply; the message is a sentence for the user."""
+
+
+class Invented(NoFill):
+    """Nothing may stand in the text, and some of it reads members that a class does not have."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        named = ", ".join(f"`{name}`" for name in names)
+        super().__init__(f"The model's text reads {named}, which its class does not have.")
 
 
 @dataclass(frozen=True)
@@ -43,13 +52,15 @@ class Gap:
 
 @dataclass(frozen=True)
 class Task:
-    """A text with ascending, disjoint gaps, and its tree. With `repairs`, a candidate must leave fewer faults."""
+    """A text with ascending, disjoint gaps, and its tree. With `repairs`, a candidate must leave fewer faults. The
+    text of a single gap may have the grammar of an `offer`."""
 
     text: str
     language: str
     gaps: tuple[Gap, ...]
     tree: tree_sitter.Tree | None
     repairs: bool = False
+    offer: Offer | None = None
 
     @property
     def holes(self) -> list[HoleIndex]:
@@ -121,7 +132,7 @@ class Task:
         return any(self._site.is_sound(*self._joined(each)) for each in texts)
 
     def is_half(self, candidate: Candidate) -> bool:
-        return is_half(self._joined(candidate)[0], self._site.context)
+        return self.offer is None and is_half(self._joined(candidate)[0], self._site.context)
 
     def sound_part(self, candidate: Candidate) -> Candidate:
         """The texts of a candidate that may stand in the text together, each kept if it may join the ones before it;
@@ -140,7 +151,7 @@ class Task:
         start, end = self.gaps[0].start, self.gaps[-1].end
         found = site(self.text, start, end, self.language, tree=self.tree, kind="span")
         harmless = [self._joined([text for _ in self.gaps])[0] for text in HARMLESS]
-        return replace(found, harmless=harmless)
+        return replace(found, harmless=harmless, offer=self.offer)
 
     def _joined(self, texts: Sequence[str]) -> tuple[str, list[Span]]:
         """What stands from the first gap to the last with `texts` in the gaps, and their spans in it."""

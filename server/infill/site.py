@@ -48,12 +48,17 @@ class Site:
     def segments(self) -> tuple[wire.Text | wire.Hole, ...]:
         return self.offer.segments if self.offer else (self.hole,)
 
-    def job(self, ask: Ask, draft: tuple[str, ...] | None = None) -> wire.Infill:
-        """The job that fills the span; `draft` as in `infill`."""
+    def job(
+        self,
+        ask: Ask,
+        draft: tuple[str, ...] | None = None,
+        segments: Sequence[wire.Text | wire.Hole] | None = None,
+    ) -> wire.Infill:
+        """The job that fills the span, or `segments` that begin there; `draft` as in `infill`."""
         schemas, evidence = (self.offer.schemas, self.offer.evidence) if self.offer else ((), ())
         return infill(
             self.context,
-            self.segments,
+            self.segments if segments is None else segments,
             ask,
             neighbours=self.neighbours,
             evidence=evidence,
@@ -143,11 +148,11 @@ def bare_site(text: str, start: int, end: int, name: str, kind: HoleKind | None 
     return site(text, start, end, name, tree=parsed(text, name), kind=kind)
 
 
-def at_cursor(text: str, at: int, name: str, kind: HoleKind | None = None, schema: Schema | None = None) -> Site:
+def at_cursor(text: str, at: int, name: str, kind: HoleKind | None = None) -> Site:
     """The place at a cursor as ghost text fills it, in a text that no editor has open: among imports and in JSON and
     Markdown with the grammar of the fill."""
     found = bare_site(text, at, at, name, kind)
-    return replace(found, offer=offer_at(text, at, name, found.tree, schema))
+    return replace(found, offer=offer_at(text, at, name, found.tree, schema=None))
 
 
 def offer_at(

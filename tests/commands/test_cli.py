@@ -15,17 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pytest
 
 from caesura import cli, model_store, paths, speeds, wire
-from caesura.client.backend import FinishedJob
+from caesura.client.backend import EngineFailed, FinishedJob
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed, common, doctor, fill
 from caesura.ipc import rendezvous
@@ -281,6 +281,12 @@ def test_write_replaces_what_lies_between_at_and_to(run: Run, source: Path) -> N
     assert source.read_bytes() == b"x = answer + 1\n"
 
 
+def test_a_fill_that_is_the_text_between_at_and_to_is_said(run: Run, source: Path) -> None:
+    source.write_text("x = answer\n")
+    ran = run("fill", source, "--at", "1:5", "--to", "1:11")
+    assert ran == Ran(1, "", "caesura: The model proposes the text that is there already.\n")
+
+
 def test_write_keeps_mode_and_link_and_leaves_nothing_behind(run: Run, source: Path) -> None:
     source.chmod(0o754)
     link = source.with_name("link.py")
@@ -293,11 +299,13 @@ def test_write_keeps_mode_and_link_and_leaves_nothing_behind(run: Run, source: P
 
 
 def test_write_refuses_a_file_that_has_changed(run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def meddle(*arguments: Any) -> wire.Done:
-        source.write_text("somebody else's work\n")
-        return await common.ask(*arguments)
+    class Meddling(common.AskedEngine):
+        async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+            source.write_text("somebody else's work\n")
+            async for event in super().infill(job):
+                yield event
 
-    monkeypatch.setattr("caesura.commands.fill.ask", meddle)
+    monkeypatch.setattr(fill, "AskedEngine", Meddling)
     ran = run("fill", source, "--at", "2:12", "--write")
     assert (ran.code, ran.out) == (1, "")
     assert "changed meanwhile" in ran.err
@@ -533,13 +541,14 @@ def test_holes_fills_every_marker(run: Run, source: Path) -> None:
 def test_fill_in_json_has_the_grammar_of_the_schema_that_the_file_names(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema, jobs, ask = '{"properties": {"a": {"enum": ["one"]}}}', list[wire.Infill](), fill.ask
+    schema, jobs = '{"properties": {"a": {"enum": ["one"]}}}', list[wire.Infill]()
 
-    async def seen(engine: Engine, job: wire.Infill, *more: Any) -> wire.Done:
-        jobs.append(job)
-        return await ask(engine, job, *more)
+    class Seen(common.AskedEngine):
+        def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+            jobs.append(job)
+            return super().infill(job)
 
-    monkeypatch.setattr(fill, "ask", seen)
+    monkeypatch.setattr(fill, "AskedEngine", Seen)
     (tmp_path / "schema.json").write_text(schema)
     path = tmp_path / "a.json"
     path.write_text('{"$schema": "./schema.json", "a": }')
@@ -560,12 +569,35 @@ def test_holes_keeps_the_markers_that_it_cannot_fill(run: Run, source: Path) -> 
     assert source.read_bytes() == b"nothing" + before
 
 
+def test_holes_far_apart_are_filled_by_several_jobs(run: Run, source: Path) -> None:
+    source.write_text("a = <FILL>\n" + "".join(f"line_{n} = {n}\n" for n in range(60)) + "b = <FILL>\n")
+    found = json.loads(run("holes", source, "--json").out)
+    assert found["texts"] == ["answer", "answer"]
+    assert (found["steps"], found["tokens"]["canvas"], found["timings"]["total_ms"]) == (12, 2, 24.2)
+
+
+def test_holes_that_the_engine_cannot_begin_in_time_are_kept(
+    run: Run, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Engine):
+        async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+            if "line_59" in job.prefix:
+                raise EngineFailed("expired")
+            async for event in super().infill(job):
+                yield event
+
+    monkeypatch.setattr(common, "Engine", Slow)
+    source.write_text("a = <FILL>\n" + "".join(f"line_{n} = {n}\n" for n in range(60)) + "b = <FILL>\n")
+    late = "caesura: the deadline passed before there was a fill at 62:5; kept as it is.\n"
+    assert run("holes", source).err == f"caesura: 1:5 sure (0.90); the deadline cut it short.\n{late}"
+
+
 def test_holes_needs_markers_and_not_too_many(run: Run, source: Path) -> None:
     assert "has no marker ___" in run("holes", source, "--marker", "___").err
-    source.write_text("x = ___\n" * 17)
+    source.write_text("x = ___\n" * 65)
     ran = run("holes", source, "--marker", "___")
     assert ran.code == 1
-    assert "17 markers; 16 can be filled together" in ran.err
+    assert "65 holes, and 64 can be filled together" in ran.err
 
 
 # eval

@@ -1,5 +1,6 @@
 """What a person gets who asks for a fill: edits of nothing but the gaps, another one, a part kept, a repair."""
 
+import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from re import fullmatch
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from caesura import wire
 from caesura.client.backend import EngineBusy, EngineError
+from caesura.schema.document import Schema
 from caesura.server.context.secrets import FILLER
 from caesura.server.fills.fills import Fills
 from caesura.server.fills.history import LastFills
@@ -185,6 +187,26 @@ async def test_nothing_proposed_and_nothing_to_fill_are_said() -> None:
         fill.selection(document("x" * 2000), [(0, 2000)])
 
 
+async def test_a_result_has_the_engines_fills_of_its_texts() -> None:
+    page, (fill, _) = document("a = <FILL>\nb = <FILL>\n"), fills([["1 +", "2"], ["3", "4"]])
+    assert [one.text for one in (await result(fill.holes(page))).fills] == ["3", "4"]
+    page, (fill, _) = document("a = <FILL>\nb = <FILL>\n"), fills([["1 +", "2"]])
+    assert [one.text for one in (await result(fill.holes(page))).fills] == ["1 +", "2"]
+    middle = "".join(f"line_{number} = {number}\n" for number in range(60))
+    page, (fill, _) = document(f"a = <FILL>\n{middle}b = <FILL>\n"), fills([["1"]], [["2"]])
+    assert [one.text for one in (await result(fill.holes(page))).fills] == ["1", "2"]
+
+
+async def test_at_a_cursor_a_text_has_the_grammar_of_the_schema_and_joins_no_word() -> None:
+    text, schema = '{"a": }', '{"properties": {"a": {"enum": ["one"]}}}'
+    page, (fill, engine) = document(text, "json"), fills([["two"], ['"one"']])
+    found = await result(fill.cursor(page, 6, Schema(json.loads(schema))))
+    assert apply(page, found) == '{"a": "one"}'
+    assert engine.jobs[0].schemas == (schema,)
+    page, (fill, _) = document("x = y\n"), fills([["a + b"]])
+    assert apply(page, await result(fill.cursor(page, 4))) == "x = a + y\n"
+
+
 async def test_a_marker_that_an_editor_has_closed_as_a_tag_is_one_hole() -> None:
     text = "f(<FILL></FILL>, <FILL>)\n"
     page, (fill, _) = document(text, "javascript"), fills([["A", "A"]])
@@ -217,8 +239,9 @@ async def test_the_holes_whose_text_fits_are_filled_where_another_one_has_none()
 
 async def test_the_start_of_a_text_is_taken_where_no_candidate_fits() -> None:
     text = "def f(a):\n    <FILL>\n"
-    page, (fill, _) = document(text), fills([["b = a\n    for x in b:"]])
-    assert apply(page, await result(fill.holes(page))) == "def f(a):\n    b = a\n"
+    for later in (), ([[""]],):  # an engine without time left may propose nothing more
+        page, (fill, _) = document(text), fills([["b = a\n    for x in b:"]], *later)
+        assert apply(page, await result(fill.holes(page))) == "def f(a):\n    b = a\n"
 
 
 STACK = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def pop(self):\n        <FILL>\n"
@@ -240,6 +263,9 @@ async def test_no_fill_reads_a_member_that_a_class_does_not_have() -> None:
         for text in ("return self.items", "a\n  self.item.pop()", "self.item")
     ]
     assert fits == [True, False, False]
+    page, (fill, _) = document(STACK), fills([["return self.item"]])
+    with pytest.raises(NoFill, match="reads `item`, which its class does not have"):
+        await result(fill.holes(page))
 
 
 async def test_without_the_gate_what_breaks_the_syntax_is_filled_too() -> None:
