@@ -143,8 +143,10 @@ def opens_block(line: str, row: Language) -> bool:
     return bool(Scan(row).feed(code).faults)  # the last line of a header of several lines
 
 
+@lru_cache(maxsize=16)
 def opener_above(text: str, row: Language) -> str:
-    """The last line of code, skipping comments and docstrings, with the indentation of its statement's first line."""
+    """The last line of code, skipping comments and docstrings, with the indentation of its statement's first line.
+    Kept, as each candidate of a place asks for the same one."""
     while text := text.rstrip():
         line = line_before(text, len(text))
         if row.comment and line.lstrip().startswith(row.comment):

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from caesura import wire
 from caesura.server.context.context import Context
@@ -130,13 +131,18 @@ def _starts(
     text: str, probabilities: Sequence[tuple[int, float]], context: Context
 ) -> Iterator[tuple[int, int, float]]:
     """The ends of the starts of `text`, each with its grade and the probability of the text before it."""
-    graded = dict(ends(text, context)) | {len(text): STATEMENT}
     tokens, end, chance = iter(probabilities), 0, 1.0
-    for at in sorted(graded):
+    for at, grade in _graded(text, context):
         while end < at and (token := next(tokens, None)):
             end, chance = token[0], chance * token[1]
         if end >= at:
-            yield at, graded[at], chance
+            yield at, grade, chance
+
+
+@lru_cache(maxsize=16)
+def _graded(text: str, context: Context) -> list[tuple[int, int]]:
+    """The ends of the starts of `text`, each with its grade. Kept, as each key typed along asks for the same ones."""
+    return sorted((dict(ends(text, context)) | {len(text): STATEMENT}).items())
 
 
 def _rest_of_word(before: str, insert: str) -> int:
