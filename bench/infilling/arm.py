@@ -20,10 +20,12 @@ import msgspec
 
 from caesura import model_store, wire
 from caesura.client.shared import Engine
-from caesura.commands.common import ask, ask_of, shared
+from caesura.commands.common import ask, shared
 from caesura.server.infill.choose import choice
+from caesura.server.infill.job import Ask
 from caesura.server.infill.site import at_cursor
 from caesura.server.languages import language
+from caesura.server.options import Options
 
 
 async def run(cases: Path, out: Path, said: Path, deadline_ms: float) -> None:
@@ -40,7 +42,7 @@ async def run(cases: Path, out: Path, said: Path, deadline_ms: float) -> None:
                 continue
             text = case["prefix"] + case["suffix"]
             asked = at_cursor(text, len(case["prefix"]), language(case["lang"]).id, case["kind"] or None)
-            job = asked.job(ask_of(options, "complete"))
+            job = asked.job(Ask(candidates=Options().candidates, deadline_ms=deadline_ms))
             key = hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(job, job="", document=""))).hexdigest()
             if key not in known:
                 if engine is None:

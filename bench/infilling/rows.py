@@ -142,7 +142,7 @@ def _weights(row: str, means: Means) -> Path:
 
 
 def _question(case: Case) -> dict[str, str]:
-    return {"id": case.id, "prefix": case.prefix, "suffix": case.suffix, "lang": case.lang, "kind": case.kind}
+    return {"id": case.id, "prefix": case.prefix, "suffix": case.suffix, "lang": case.lang}
 
 
 @cache
@@ -159,7 +159,8 @@ def _prompted(case: Case, weights: Path) -> dict[str, str | int]:
 
 
 def _fitted(case: Case, completion: Completion) -> Completion:
-    return replace(completion, text=_gap(case).fitted(completion.text))
+    gap = _gap(case)
+    return replace(completion, text=gap.sound_start(gap.fitted(completion.text)))
 
 
 def _gap(case: Case) -> Any:

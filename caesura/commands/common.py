@@ -26,9 +26,7 @@ from caesura.client.shared import Engine
 from caesura.commands import CommandFailed, Unsure, draft
 from caesura.server.context.schema_files import SchemaFiles
 from caesura.server.fills.structured import LEAST
-from caesura.server.infill.job import Ask, JobKind
 from caesura.server.languages import language
-from caesura.server.options import Options
 
 Show = Callable[[wire.Locked | wire.Done], None]
 
@@ -83,39 +81,20 @@ async def _tell_start(engine: Engine, ready: "asyncio.Future[wire.Welcome]") -> 
             changed.clear()
 
 
-def ask_of(options: argparse.Namespace, kind: JobKind) -> Ask:
-    """How a job is done, as the command line says."""
-    return Ask(
-        kind=kind,
-        candidates=Options().candidates,
-        deadline_ms=options.deadline_ms,
-        method=options.method,
-        sampler=options.sampler,
-        prompt=options.prompt_format,
-    )
-
-
 def unseen(event: wire.Locked | wire.Done) -> None:
     pass
 
 
 class AskedEngine:
-    """The engine, whose jobs are done as the command line says: all of them until the time `late`, if there is one,
-    after which answers are empty; nothing is asked for that is less likely than `bar`. `show` sees each event. The last
-    answer is kept, with steps, tokens and timings of all of them; or why there is none."""
+    """The engine, whose jobs are done as the command line says; nothing is asked for that is less likely than `bar`.
+    `show` sees each event. The last answer since `begin` is kept, with steps, tokens and timings of all of them; or why
+    there is none."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        options: argparse.Namespace,
-        show: Show = unseen,
-        late: float = math.inf,
-        bar: float = 0.0,
-    ) -> None:
+    def __init__(self, engine: Engine, options: argparse.Namespace, show: Show = unseen, bar: float = 0.0) -> None:
         self._engine = engine
         self._options = options
         self._show = show
-        self._late = late
+        self._late = math.inf  # the time after which answers are empty
         self._bar = bar
         self.done: wire.Done | None = None
         self.failure: EngineError | None = None
@@ -128,6 +107,11 @@ class AskedEngine:
     @property
     def condition(self) -> Condition:
         return self._engine.condition
+
+    def begin(self) -> None:
+        """Forget the last answer. From now on, all jobs together have the time that the command line gives."""
+        self.done = self.failure = None
+        self._late = time.monotonic() + self._options.deadline_ms / 1000
 
     async def start(self) -> None:
         await self._engine.start()

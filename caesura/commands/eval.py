@@ -16,12 +16,13 @@ import msgspec
 from caesura import model_store, wire
 from caesura.client.backend import EngineFailed
 from caesura.commands import CommandFailed
-from caesura.commands.common import AskedEngine, ask, ask_of, shared
+from caesura.commands.common import AskedEngine, shared
+from caesura.server.fills.result import FillResult
+from caesura.server.fills.task import NoFill
 from caesura.server.ghost.typed import Proposal
-from caesura.server.infill.choose import choice
-from caesura.server.infill.site import at_cursor
 from caesura.server.languages import language
 from caesura.server.session import EditorInfo, Session
+from caesura.server.text.workspace import OpenDocument
 
 REPORT_S = 10.0
 URI = "untitled:case"
@@ -32,13 +33,12 @@ EvalRoute = Literal["ghost", "fill"]
 
 
 class EvalCase(msgspec.Struct, frozen=True):
-    """A gap of the benchmark. An empty `kind` is found from the text, as in an editor; ghost text always does that."""
+    """A gap of the benchmark."""
 
     id: str
     prefix: str
     suffix: str
     lang: str = ""
-    kind: Literal["", "line", "block", "span"] = ""
 
 
 class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -119,10 +119,10 @@ async def _complete(options: argparse.Namespace, cases: list[EvalCase], file: IO
         for number, case in enumerate(cases, 1):
             began = time.perf_counter()
             try:
-                found = await (_fill(asked, case, options) if options.route == "fill" else _ghost(session, asked, case))
+                found = await _answer(session, asked, case, options.route)
             except EngineFailed as error:  # of this case only; an unavailable engine ends the run, which can be resumed
-                found = Completion(case.id, "", 0.0, error=str(error))
-            completion = msgspec.structs.replace(found, ms=(time.perf_counter() - began) * 1000)
+                found = Completion("", "", 0.0, error=str(error))
+            completion = msgspec.structs.replace(found, id=case.id, ms=(time.perf_counter() - began) * 1000)
             completion = _signed(completion, options)
             spent.append(completion.ms)
             file.write(msgspec.json.encode(completion) + b"\n")
@@ -132,41 +132,55 @@ async def _complete(options: argparse.Namespace, cases: list[EvalCase], file: IO
                 print(f"{number} of {len(cases)} cases, p50 {median(spent):.0f} ms", file=sys.stderr)
 
 
-async def _fill(asked: AskedEngine, case: EvalCase, options: argparse.Namespace) -> Completion:
-    at = len(case.prefix)
-    place = at_cursor(case.prefix + case.suffix, at, language(case.lang).id, case.kind or None)
-    done = await ask(asked, place.job(ask_of(options, "fill")))
-    return _completion(case, *choice(place, done), done)
-
-
-async def _ghost(session: Session, asked: AskedEngine, case: EvalCase) -> Completion:
-    """The suggestion of a session of its own, as an editor gets it once the engine's answer is complete."""
+async def _answer(session: Session, asked: AskedEngine, case: EvalCase, route: EvalRoute) -> Completion:
+    """The answer in a session of an editor, which has the case's text open."""
     session.open(URI, language(case.lang).id, 1, case.prefix + case.suffix)
-    asked.failure = None
-    opened, at = session.workspace.get(URI), len(case.prefix)
+    opened = session.workspace.get(URI)
     assert opened is not None
+    asked.begin()
+    try:
+        return await (_fill if route == "fill" else _ghost)(session, asked, opened, len(case.prefix))
+    finally:
+        session.close(URI)
+
+
+async def _fill(session: Session, asked: AskedEngine, opened: OpenDocument, at: int) -> Completion:
+    """The fill that an editor inserts at a cursor."""
+    text, fill = "", wire.Fill("")
+    try:
+        async for event in session.fills.cursor(opened.document, at):
+            if isinstance(event, FillResult):
+                [(_, _, text)], [fill] = event.edits, event.fills
+    except NoFill:
+        fill = asked.done.holes[0] if asked.done else fill
+    return _completion(text, fill, asked.done)
+
+
+async def _ghost(session: Session, asked: AskedEngine, opened: OpenDocument, at: int) -> Completion:
+    """The suggestion, as an editor gets it once the engine's answer is complete."""
     shown = await session.panes.propose(opened, at, invoked=False, on_part=lambda part: None)()
     best = session.panes.best(opened, at)
-    session.close(URI)
     if asked.failure:
         raise asked.failure
     assert isinstance(shown, Proposal), "no newer request has come"
-    found = Completion(case.id, "", 0.0)
+    after, found = opened.document.text[at:], Completion("", "", 0.0)
     if best:
         whole, fill, done = best
-        found = _completion(case, _inserted(whole, case), fill, done)
-    return msgspec.structs.replace(found, shown=_inserted(shown, case))
+        found = _completion(_inserted(whole, after), fill, done)
+    return msgspec.structs.replace(found, shown=_inserted(shown, after))
 
 
-def _inserted(proposal: Proposal, case: EvalCase) -> str:
-    """The text of a proposal without the brackets after the gap that it replaces by the same."""
-    return proposal.insert.removesuffix(case.suffix[: proposal.eat])
+def _inserted(proposal: Proposal, after: str) -> str:
+    """The text of a proposal without the brackets `after` the gap that it replaces by the same."""
+    return proposal.insert.removesuffix(after[: proposal.eat])
 
 
-def _completion(case: EvalCase, text: str, fill: wire.Fill, done: wire.Done) -> Completion:
+def _completion(text: str, fill: wire.Fill, done: wire.Done | None) -> Completion:
     told = fill.probabilities
+    if done is None:
+        return Completion("", text, 0.0)
     return Completion(
-        id=case.id,
+        id="",
         completion=text,
         ms=0.0,
         steps=done.steps,

@@ -121,9 +121,9 @@ async def _run(
     bar: float = 0.0,
 ) -> FileFills:
     """The answer for these spans of the document, which a fill replaces as it does in an editor."""
-    late = time.monotonic() + options.deadline_ms / 1000
     async with shared(options) as (engine, welcome):
-        asked = AskedEngine(engine, options, show, late, bar)
+        asked = AskedEngine(engine, options, show, bar)
+        asked.begin()
         try:
             async with aclosing(begin(Fills(asked, Settings(), LastFills()))) as events:
                 *_, result = [event async for event in events]

@@ -25,7 +25,8 @@ Fault = Literal["unfinished", "unlikely", "unfit", "secret", "typed over", "shor
 """Why a fill is not shown: `unlikely` is below the bar, `unfit` repeats the text around it or cannot end there, `short`
 saves too few keys, `unsound` adds a syntax error."""
 
-FAINT = 25  # explore text up to this many times below the display threshold; typing confirms its start
+FAINT = 25  # the job explores no text this many times below the display threshold; typing confirms its start
+FAINTEST = 0.002  # nor less likely text, even if the user wants to see all: that takes the engine 1.4 times as long
 LEAST_PART = 8  # code points; a shorter start of a line is not shown before the whole line is locked
 
 
@@ -62,7 +63,8 @@ class WarmCanvas:
 
     def __post_init__(self) -> None:
         self.bar = self.bar_for(self.bar, asked=self.asked)
-        self.faint = 0.0 if self.asked else self.bar.chance / FAINT  # the job does not explore less likely text
+        known = self.offer is not None and self.offer.is_known
+        self.faint = 0.0 if self.asked or known else max(self.bar.chance / FAINT, FAINTEST)
         self._sound: dict[str, str] = {}  # text from the origin on -> the part of it that may stand
 
     def __repr__(self) -> str:
@@ -90,6 +92,10 @@ class WarmCanvas:
         """The requirement for its suggestions. A user who asks at an offer gets the best valid text, whatever its
         probability, as from a structured edit; so does one at an offer of texts that are known."""
         return ALL if self.offer and (asked or self.offer.is_known) else bar
+
+    def lacks(self, bar: Bar, *, asked: bool) -> bool:
+        """True if the job did not explore text that this bar would show."""
+        return self.faint > max(self.bar_for(bar, asked=asked).chance, FAINTEST)
 
     def hear(self, event: wire.Locked | wire.Done) -> None:
         self.fills = (self.site.fill(event.holes),)

@@ -185,7 +185,7 @@ class Pane:
         self._at, self._start, self._readings = start.at, start, self._services.reader.count
         canvas = self._known(start.at, start.selected)
         invoked = start.priority == "invoked"
-        if canvas is None or canvas.faint > canvas.bar_for(start.bar, asked=invoked).chance:  # it gave text up
+        if canvas is None or canvas.lacks(start.bar, asked=invoked):
             return self._begin(start), "cold"
         if invoked:
             canvas.bar = canvas.bar.lower(start.bar)

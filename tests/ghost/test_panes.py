@@ -8,7 +8,7 @@ import pytest
 from caesura import wire
 from caesura.client.backend import Condition, EngineBusy, EngineError, EngineFailed
 from caesura.server.ghost import panes
-from caesura.server.ghost.pane import FAINT
+from caesura.server.ghost.canvas import FAINT, FAINTEST
 from caesura.server.ghost.requests import NothingNew
 
 from ..support.editor import Editor, answered, proposed, turns
@@ -352,6 +352,16 @@ async def test_who_asks_gets_the_best_answer_and_who_types_a_quick_one() -> None
     await editor.ask(invoked=True)
     jobs = [(job.effort, job.min_probability, job.seed) for job in editor.engine.jobs]
     assert jobs == [("ghost", 0.5 / FAINT, 0), ("full", 0.0, 0), ("full", 0.0, 1)]
+
+
+async def test_who_wants_to_see_all_pays_for_no_other_search() -> None:
+    editor = Editor("x =|", min_confidence=0.0)
+    await editor.type(" ")
+    await editor.engine.say("compute()", sure=((9, 0.01),))
+    assert await editor.shown() == "compute()"
+    await editor.type("c")
+    assert await editor.shown() == "ompute()"
+    assert [(job.effort, job.min_probability) for job in editor.engine.jobs] == [("ghost", FAINTEST)]
 
 
 async def test_a_job_names_what_the_hole_must_bind() -> None:

@@ -153,8 +153,7 @@ def edit(place: Place, folder: Path) -> Texts:
 
 def evaluate(place: Place, folder: Path) -> Texts:
     case = {"prefix": place.before, "suffix": place.after, "lang": place.language}
-    kinds = [{"id": f"kind {n}", **case, "kind": n} for n in ("", "block", "span")]
-    return evaluated("fill", kinds, folder) | evaluated("ghost", [{"id": "shown", **case}], folder)
+    return evaluated("fill", [{"id": "filled", **case}], folder) | evaluated("ghost", [{"id": "shown", **case}], folder)
 
 
 def evaluated(route: str, given: list[dict[str, str]], folder: Path) -> Texts:
