@@ -31,12 +31,12 @@ class Batch:
 
     def segments(self, avoided: Sequence[str] = ()) -> list[wire.Text | wire.Hole]:
         """The holes and the text between them. Their fills read none of the members `avoided`."""
-        found, at = list[wire.Text | wire.Hole](), -1
+        segments, at = list[wire.Text | wire.Hole](), -1
         for one in self.sites.values():
-            found += [wire.Text(self.text[at : one.start])] if -1 < at < one.start else []
-            found += one.segments
+            segments += [wire.Text(self.text[at : one.start])] if -1 < at < one.start else []
+            segments += one.segments
             at = one.start
-        return without(avoided, found)
+        return without(avoided, segments)
 
     def fills(self, holes: Sequence[wire.Fill]) -> Sequence[wire.Fill]:
         """A fill for each site; all holes of the job are those of a single one with an offer."""
@@ -62,11 +62,11 @@ def next_batch(task: Task, filled: Mapping[HoleIndex, str], options: Options) ->
     tree, size, end = task.parsed(text), 0, 0
     sites: dict[HoleIndex, Site] = {}
     for index, at in offsets.items():
-        found = _enlarged(site(text, at, at, task.language, tree=tree, options=options), task, index, options)
-        size += found.hole.max_tokens + (len(text[end:at].encode()) if sites else 0)
+        place = _enlarged(site(text, at, at, task.language, tree=tree, options=options), task, index, options)
+        size += place.hole.max_tokens + (len(text[end:at].encode()) if sites else 0)
         if sites and (size > MAX_CANVAS or len(sites) == wire.MAX_HOLES):
             break
-        sites[index], end = found, at
+        sites[index], end = place, at
     return Batch(text, sites)
 
 
@@ -79,15 +79,15 @@ def without(members: Sequence[str], segments: Sequence[wire.Text | wire.Hole]) -
     return [structs.replace(one, grammar=pattern) if at else one for one, at in zip(segments, free, strict=True)]
 
 
-def _enlarged(found: Site, task: Task, index: HoleIndex, options: Options) -> Site:
+def _enlarged(place: Site, task: Task, index: HoleIndex, options: Options) -> Site:
     """The site, enlarged to hold at least as much as the replaced text. A repair is judged by what it mends."""
     replaced, choices = task.replaced(index), task.choices(index)
     lines = replaced.count("\n") + 1
     gap = task.gaps[index[0]]
-    around = replace(found.context, joins=gap.start < gap.end)  # whoever selects a part of a word gets another one
+    around = replace(place.context, joins=gap.start < gap.end)  # whoever selects a part of a word gets another one
     if lines > 1 and around.kind != "span":
         around = replace(around, kind="block", lines=max(lines, around.lines))
     tokens = max(hole(around, options.max_tokens).max_tokens, min(wire.MAX_SLOTS, len(replaced) // 3))
     asked = wire.Hole(tokens, "span", wire.Pattern(either(choices))) if choices else wire.Hole(tokens, around.kind)
-    checked = found.is_checked and not task.repairs
-    return replace(found, context=around, hole=asked, is_checked=checked, offer=task.offer)
+    checked = place.is_checked and not task.repairs
+    return replace(place, context=around, hole=asked, is_checked=checked, offer=task.offer)

@@ -15,18 +15,18 @@ from caesura.characters import is_word
 from caesura.server.context.context import Context
 from caesura.server.context.secrets import reveals
 from caesura.server.ghost.typed import Proposal, Typed
-from caesura.server.infill.choose import ALL, Bar, Guess, counts_words, ends_line, likely
+from caesura.server.infill.choose import ALL, Guess, ShowThreshold, counts_words, ends_line, likely
 from caesura.server.infill.job import Priority
 from caesura.server.infill.site import Site
 from caesura.server.structured.offer import Offer
 from caesura.server.text.document import Edit
 
 Fault = Literal["unfinished", "unlikely", "unfit", "secret", "typed over", "short", "unsound"]
-"""Why a fill is not shown: `unlikely` is below the bar, `unfit` repeats the text around it or cannot end there, `short`
-saves too few keys, `unsound` adds a syntax error."""
+"""Why a fill is not shown: `unlikely` is below the threshold, `unfit` repeats the text around it or cannot end there,
+`short` saves too few keys, `unsound` adds a syntax error."""
 
-FAINT = 25  # the job explores no text this many times below the display threshold; typing confirms its start
-FAINTEST = 0.002  # nor less likely text, even if the user wants to see all: that takes the engine 1.4 times as long
+EXPLORED_BELOW = 25  # the job explores no text this many times below the display threshold; typing confirms its start
+MIN_EXPLORED = 0.002  # nor less likely text, even if the user wants to see all: that takes the engine 1.4 times as long
 LEAST_PART = 8  # code points; a shorter start of a line is not shown before the whole line is locked
 
 
@@ -34,16 +34,16 @@ LEAST_PART = 8  # code points; a shorter start of a line is not shown before the
 class WarmCanvas:
     """One job and the newest state of its hole.
 
-    `lead` is the start of the proposal that the engine saw as fixed text: an accepted part, the item selected in a
-    popup, or, for a speculative canvas, the whole proposal of the canvas before it. `bar` is the requirement that a
-    suggestion must meet. The user has `asked`, and waits for the best answer. With an offer, the job fills its
+    The engine saw `fixed_start`, the start of the proposal, as fixed text: it is an accepted part, the item selected in
+    a popup, or, for a speculative canvas, the whole proposal of the canvas before it. A suggestion must reach the
+    `threshold`. If the user has `asked`, the job takes the time for the best answer. With an offer, the job fills its
     segments, and the proposal is all of the offer's text, or a part that the offer allows to stand alone.
     """
 
     typed: Typed
-    site: Site  # after the lead, in the text when the canvas was begun
-    lead: str = ""
-    bar: Bar = ALL
+    site: Site  # after the fixed start, in the text when the canvas was begun
+    fixed_start: str = ""
+    threshold: ShowThreshold = ALL
     asked: bool = False
     speculative: bool = False
     fills: tuple[wire.Fill, ...] = ()  # the answer so far; with its alternatives once it is done
@@ -56,15 +56,16 @@ class WarmCanvas:
     context_ms: float = 0.0  # time to cut the context
     stale: bool = False  # the text around it has changed since
     broken: bool = False  # the syntax gate cut the best fill
-    mended: bool = False  # its end has been denoised again for that reason
+    regenerated: bool = False  # its end has been denoised again for that reason
     shown: str = ""  # the text that the editor has shown of it, from the origin on
-    replaces: bool = False  # the lead replaces the typed text, which may differ from it
+    replaces: bool = False  # the fixed start replaces the typed text, which may differ from it
     task: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
-        self.bar = self.bar_for(self.bar, asked=self.asked)
-        known = self.offer is not None and self.offer.is_known
-        self.faint = 0.0 if self.asked or known else max(self.bar.chance / FAINT, FAINTEST)
+        self.threshold = self.threshold_for(self.threshold, asked=self.asked)
+        explores_all = self.asked or (self.offer is not None and self.offer.is_known)
+        least = max(self.threshold.chance / EXPLORED_BELOW, MIN_EXPLORED)
+        self.min_path_probability = 0.0 if explores_all else least
         self._sound: dict[str, str] = {}  # text from the origin on -> the part of it that may stand
 
     def __repr__(self) -> str:
@@ -88,16 +89,16 @@ class WarmCanvas:
     def priority(self) -> Priority:
         return "speculative" if self.speculative else "invoked" if self.asked else "automatic"
 
-    def bar_for(self, bar: Bar, *, asked: bool) -> Bar:
+    def threshold_for(self, threshold: ShowThreshold, *, asked: bool) -> ShowThreshold:
         """The requirement for its suggestions. A user who asks at an offer gets the best valid text, whatever its
         probability, as from a structured edit; so does one at an offer of texts that are known."""
-        return ALL if self.offer and (asked or self.offer.is_known) else bar
+        return ALL if self.offer and (asked or self.offer.is_known) else threshold
 
-    def lacks(self, bar: Bar, *, asked: bool) -> bool:
-        """True if the job did not explore text that this bar would show."""
-        return self.faint > max(self.bar_for(bar, asked=asked).chance, FAINTEST)
+    def lacks(self, threshold: ShowThreshold, *, asked: bool) -> bool:
+        """True if the job did not explore text that this threshold would show."""
+        return self.min_path_probability > max(self.threshold_for(threshold, asked=asked).chance, MIN_EXPLORED)
 
-    def hear(self, event: wire.Locked | wire.Done) -> None:
+    def on_event(self, event: wire.Locked | wire.Done) -> None:
         self.fills = (self.site.fill(event.holes),)
         self.steps = event.steps if isinstance(event, wire.Done) else event.step
         if isinstance(event, wire.Done):
@@ -118,9 +119,9 @@ class WarmCanvas:
         without a draft agrees too: the next key needs the same prefill, and the first draft comes one pass later."""
         if not self.fills:
             written = self.typed.written
-            fits = written.startswith(self.lead) or self.lead.startswith(written)
+            fits = written.startswith(self.fixed_start) or self.fixed_start.startswith(written)
             return fits and not self.over and cursor == self.typed.origin + len(written)
-        rest = self.typed.left(self.lead + self.site.fitted(self.fills[0].text), cursor)
+        rest = self.typed.left(self.fixed_start + self.site.fitted(self.fills[0].text), cursor)
         return rest is not None and bool(rest.insert or not self.over or not self.typed.written)
 
     def ready(self, cursor: int, *, part: bool = False, replacing: bool = False) -> bool:
@@ -137,10 +138,11 @@ class WarmCanvas:
         replacing: bool = False,
     ) -> Proposal:
         """The best fill that adds no syntax error, up to its last locked boundary; else the best sound start of a fill
-        that meets the bar too. What the editor shows, `shown`, stays: a fill that continues it precedes a better one.
+        that meets the threshold too. What the editor shows, `shown`, stays: a fill that continues it precedes a better
+        one.
 
         `place` is the site in the text of now. `part` allows locked words that are no whole line. `replacing` includes
-        the lead, which then replaces the typed text.
+        the fixed start, which then replaces the typed text.
         """
         judged = self._proposals(cursor, part=part and not self.over, replacing=replacing)
         found = [(p, fill) for p, fill in judged if p.insert]
@@ -184,7 +186,7 @@ class WarmCanvas:
         guess = self._guess(fill, fill.text, cursor)
         if self.offer is not None:
             return math.prod(probability for _, probability in guess.probabilities)
-        return guess.best_chance(self.bar)
+        return guess.best_chance(self.threshold)
 
     def give(self, proposal: Proposal, cursor: int) -> None:
         """The editor shows `proposal` at `cursor` from now on."""
@@ -198,13 +200,13 @@ class WarmCanvas:
 
     def remainder(self) -> tuple[str] | None:
         """The rest of the best fill, as a draft for the next job."""
-        text = self.fills[0].text[max(0, len(self.typed.written) - len(self.lead)) :] if self.fills else ""
+        text = self.fills[0].text[max(0, len(self.typed.written) - len(self.fixed_start)) :] if self.fills else ""
         return (text,) if text else None
 
     def place(self, text: str, tree: tree_sitter.Tree | None, *, is_checked: bool) -> Site:
-        """The site without the lead, in the text of now."""
+        """The site without the fixed start, in the text of now."""
         origin, around = self.typed.origin, self.context
-        around = replace(around, prefix=around.prefix.removesuffix(self.lead))
+        around = replace(around, prefix=around.prefix.removesuffix(self.fixed_start))
         return replace(self.site, text=text, tree=tree, start=origin, end=origin, context=around, is_checked=is_checked)
 
     def stop(self) -> None:
@@ -241,28 +243,28 @@ class WarmCanvas:
             return "unfit"
         if reveals(insert, self.context.prefix, self.context.suffix):
             return "secret"
-        found = self._replacement(insert, cursor) if replacing else self.typed.left(self.lead + insert, cursor)
+        found = self._replacement(insert, cursor) if replacing else self.typed.left(self.fixed_start + insert, cursor)
         return "typed over" if found is None else found
 
     def _start(self, fill: wire.Fill, text: str, cursor: int) -> str:
         """The start of `text` that is worth showing at `cursor`. Text that the user has typed is certain."""
         if not fill.probabilities:
-            return text if fill.confidence >= self.bar.chance else ""
+            return text if fill.confidence >= self.threshold.chance else ""
         guess = self._guess(fill, text, cursor)
         if self.offer is not None:
-            end = likely(guess.probabilities, self.bar.chance)
+            end = likely(guess.probabilities, self.threshold.chance)
             return text if end == guess.probabilities[-1][0] else self.offer.part(text, end)
-        return guess.best_start(self.bar)
+        return guess.best_start(self.threshold)
 
     def _guess(self, fill: wire.Fill, text: str, cursor: int) -> Guess:
         size = cursor - self.typed.origin
-        known, lead = self._known(fill, text, cursor), self.lead[max(0, size) :]
-        typed = max(0, size - len(self.lead))
-        return Guess(text, known, self.context, typed, lead, whole=self._ends_line(fill, text))
+        known, fixed_start = self._known(fill, text, cursor), self.fixed_start[max(0, size) :]
+        typed = max(0, size - len(self.fixed_start))
+        return Guess(text, known, self.context, typed, fixed_start, whole=self._ends_line(fill, text))
 
     def _known(self, fill: wire.Fill, text: str, cursor: int) -> list[tuple[int, float]]:
         """The tokens of the start `text` of a fill; those that the user has typed are certain."""
-        given = cursor - self.typed.origin - len(self.lead)
+        given = cursor - self.typed.origin - len(self.fixed_start)
         return [(min(end, len(text)), 1.0 if end <= given else p) for end, p in _tokens(fill, text)]
 
     def _ends_line(self, fill: wire.Fill, start: str) -> bool:
@@ -272,26 +274,26 @@ class WarmCanvas:
     def _passes(self, found: Proposal, cursor: int, fill: wire.Fill, start: str) -> bool:
         """True if the text left to insert is long enough: it may be shorter than the fill."""
         ends, words = self._ends_line(fill, start), counts_words(self.context)
-        return self.bar.passes(self._before(cursor), found.insert, ends_line=ends, words=words)
+        return self.threshold.passes(self._before(cursor), found.insert, ends_line=ends, words=words)
 
     def _cut(self, proposal: Proposal, fill: wire.Fill, cursor: int, place: Site) -> Proposal:
-        """The start of a proposal that the gate accepts; nothing if the gate cuts it below the bar."""
+        """The start of a proposal that the gate accepts; nothing if the gate cuts it below the threshold."""
         insert = self._gated(proposal, cursor, place)
         if insert == proposal.insert or proposal.back or self.offer:
             return replace(proposal, insert=insert)
-        start = fill.text[: max(0, cursor - self.typed.origin + len(insert) - len(self.lead))]
+        start = fill.text[: max(0, cursor - self.typed.origin + len(insert) - len(self.fixed_start))]
         tokens = self._known(fill, start, cursor)
         chance = math.prod(p for _, p in tokens) if fill.probabilities else fill.confidence
         ends, words = ends_line(proposal.insert, len(insert), whole=False), counts_words(self.context)
-        shown = self.bar.shows(self._before(cursor), insert, chance, ends_line=ends, words=words)
+        shown = self.threshold.shows(self._before(cursor), insert, chance, ends_line=ends, words=words)
         return replace(proposal, insert=insert if shown else "")
 
     def _before(self, cursor: int) -> str:
         """The text before the cursor, back to a character before the origin."""
-        return self.context.prefix.removesuffix(self.lead)[-1:] + self.typed.text[: cursor - self.typed.origin]
+        return self.context.prefix.removesuffix(self.fixed_start)[-1:] + self.typed.text[: cursor - self.typed.origin]
 
     def _replacement(self, insert: str, cursor: int) -> Proposal:
-        return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))
+        return Proposal(self.fixed_start + insert, back=max(0, cursor - self.typed.origin))
 
     def _gated(self, proposal: Proposal, cursor: int, place: Site) -> str:
         """The part of a proposal that the gate accepts. Proposals that make the same document text are checked once."""

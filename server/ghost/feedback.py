@@ -6,7 +6,7 @@ from typing import Literal
 
 from caesura.server.ghost.backoff import Backoff
 from caesura.server.ghost.typed import Proposal, Typed
-from caesura.server.infill.choose import Bar
+from caesura.server.infill.choose import ShowThreshold
 from caesura.server.options import MODES, Settings
 from caesura.server.records.stats import Stats
 from caesura.server.text.document import Edit
@@ -82,19 +82,19 @@ class Suggestion:
 
 
 class Feedback:
-    """Counts the outcomes of all documents, and raises the bar after rejections."""
+    """Counts the outcomes of all documents, and raises the threshold after rejections."""
 
     def __init__(self, settings: Settings, stats: Stats) -> None:
         self._settings = settings
         self._stats = stats
         self._backoff = Backoff()
 
-    def bar(self, *, invoked: bool) -> Bar:
+    def threshold(self, *, invoked: bool) -> ShowThreshold:
         """The requirement for showing a suggestion. One that the user asked for may be short."""
         options = self._settings.options
         if invoked:
-            return Bar(min(options.chance, MODES["manual"].chance))
-        return Bar(self._backoff.chance(options.chance, _now()), options.least_keys)
+            return ShowThreshold(min(options.chance, MODES["manual"].chance))
+        return ShowThreshold(self._backoff.chance(options.chance, _now()), options.least_keys)
 
     def shown(self, new: Suggestion, before: Suggestion | None) -> None:
         """Count a suggestion that the editor shows from now on. If it continues the one `before`, only its new text

@@ -24,7 +24,7 @@ from caesura.server.ghost.feedback import TAKEN, Feedback, Suggestion
 from caesura.server.ghost.reader import ContextReader
 from caesura.server.ghost.sites import Sites
 from caesura.server.ghost.typed import Proposal, Typed
-from caesura.server.infill.choose import ALL, Bar
+from caesura.server.infill.choose import ALL, ShowThreshold
 from caesura.server.infill.indentation import usual_step
 from caesura.server.infill.insert import line_break
 from caesura.server.infill.job import Ask, Priority
@@ -52,11 +52,11 @@ class Selected:
 
 @dataclass(frozen=True)
 class Start:
-    """A request for a canvas at the offset `at`; `bar` is the requirement that a suggestion must meet."""
+    """A request for a canvas at the offset `at`; `threshold` is the requirement that a suggestion must meet."""
 
     at: int
     priority: Literal["invoked", "automatic"]
-    bar: Bar
+    threshold: ShowThreshold
     selected: Selected | None = None
 
 
@@ -132,7 +132,7 @@ class Pane:
         at, self._start = _cursor_after(edits, self.opened.language), None
         if at is None or not self._services.settings.options.warm or self.refusal(invoked=False):
             return
-        canvas, how = self.canvas_for(Start(at, "automatic", self._services.feedback.bar(invoked=False)))
+        canvas, how = self.canvas_for(Start(at, "automatic", self._services.feedback.threshold(invoked=False)))
         if how != "cold" and len(edits[0].text.strip()) >= TAKEN:
             self._refine(canvas)
 
@@ -185,10 +185,10 @@ class Pane:
         self._at, self._start, self._readings = start.at, start, self._services.reader.count
         canvas = self._known(start.at, start.selected)
         invoked = start.priority == "invoked"
-        if canvas is None or canvas.lacks(start.bar, asked=invoked):
+        if canvas is None or canvas.lacks(start.threshold, asked=invoked):
             return self._begin(start), "cold"
         if invoked:
-            canvas.bar = canvas.bar.lower(start.bar)
+            canvas.threshold = canvas.threshold.lower(start.threshold)
             replacing = start.selected is not None
             shown = None if replacing else self.shown_at(start.at, canvas)
             if canvas.over and not canvas.propose(start.at, self.place(canvas), shown, replacing=replacing).insert:
@@ -196,7 +196,7 @@ class Pane:
                 return self._begin(start, seed=seed), "cold"
         self.canvases.put(canvas)
         if canvas.speculative:
-            self._hurry(canvas, start.priority)
+            self._raise_priority(canvas, start.priority)
             return canvas, "speculated"
         return canvas, "typed_through" if canvas.typed.written and canvas.fills else "warm"
 
@@ -213,7 +213,7 @@ class Pane:
         """A kept canvas that answers for the cursor at `at`, and whose context no edit elsewhere has changed."""
         if selected is not None:
             known = self.canvases.current
-            if known is None or (known.lead, known.typed.origin) != (selected.text, selected.start):
+            if known is None or (known.fixed_start, known.typed.origin) != (selected.text, selected.start):
                 return None
             moved = at != known.typed.origin + len(known.typed.text)  # within the word, with the popup still open
             return None if moved or known.stale or (known.over and not known.fills) else known
@@ -226,34 +226,42 @@ class Pane:
             return True
         start, end = canvas.typed.origin, canvas.typed.origin + len(canvas.typed.text)
         now = self._services.sites.context(self.opened, start, end)
-        canvas.stale = (now.prefix + canvas.lead, now.suffix) != (canvas.context.prefix, canvas.context.suffix)
+        canvas.stale = (now.prefix + canvas.fixed_start, now.suffix) != (canvas.context.prefix, canvas.context.suffix)
         return canvas.stale
 
     def _begin(self, start: Start, *, seed: int = 0) -> WarmCanvas:
         """Begin a new canvas, warm-started from the rest of the one before it."""
         at, text = start.at, self.opened.document.text
-        lead, origin = (start.selected.text, start.selected.start) if start.selected else ("", at)
+        fixed_start, origin = (start.selected.text, start.selected.start) if start.selected else ("", at)
         end = at if start.selected else self._services.sites.end(self.opened, at)
         typed = Typed(origin, text[origin:at], text[at:end])
-        draft = _after_lead(self.canvases.remainder_at(at), text[origin:at], lead)
-        canvas = self._canvas(typed, start.bar, lead=lead, asked=start.priority == "invoked")
+        draft = _after_fixed_start(self.canvases.remainder_at(at), text[origin:at], fixed_start)
+        canvas = self._canvas(typed, start.threshold, fixed_start=fixed_start, asked=start.priority == "invoked")
         canvas.replaces, canvas.seed = start.selected is not None, seed
         self.canvases.put(canvas)
         self._launch(canvas, draft)
         return canvas
 
     def _canvas(
-        self, typed: Typed, bar: Bar = ALL, *, lead: str = "", asked: bool = False, speculative: bool = False
+        self,
+        typed: Typed,
+        threshold: ShowThreshold = ALL,
+        *,
+        fixed_start: str = "",
+        asked: bool = False,
+        speculative: bool = False,
     ) -> WarmCanvas:
         """A canvas in place of `typed`; also chooses the neighbours for it."""
         began, end = perf_counter(), typed.origin + len(typed.text)
-        site, refusal = self._services.sites.site(self.opened, typed.origin, end, lead, invoked=asked)
+        site, refusal = self._services.sites.site(self.opened, typed.origin, end, fixed_start, invoked=asked)
         line, generation = self.opened.document.position(end)[0], self._services.project.generation
         if self._generation != generation or abs(line - self._line) > NEARBY:
             self._line, self._generation = line, generation
             self._neighbours = self._services.project.neighbours(self.opened, site.context, self._neighbours)
         site = replace(site, neighbours=self._neighbours)
-        canvas = WarmCanvas(typed, site, lead=lead, bar=bar, asked=asked, speculative=speculative)
+        canvas = WarmCanvas(
+            typed, site, fixed_start=fixed_start, threshold=threshold, asked=asked, speculative=speculative
+        )
         canvas.refusal, canvas.context_ms = refusal, (perf_counter() - began) * 1000
         return canvas
 
@@ -275,13 +283,13 @@ class Pane:
             document=document,
             candidates=self._services.settings.options.candidates,
             seed=canvas.seed,
-            min_probability=canvas.faint,
+            min_probability=canvas.min_path_probability,
             effort="full" if canvas.asked else "ghost",
         )
         canvas.job = canvas.site.job(ask, draft if len(canvas.site.segments) == 1 else None)
         return canvas.job
 
-    def _hurry(self, canvas: WarmCanvas, priority: Priority) -> None:
+    def _raise_priority(self, canvas: WarmCanvas, priority: Priority) -> None:
         """Send the job of a canvas again if it is speculative, since those wait for all others. The engine continues it
         with the new priority; one that lacks priorities has begun it long ago."""
         older = canvas.task
@@ -298,7 +306,7 @@ class Pane:
                 async for event in events:
                     if canvas.job is not job:  # it was sent again
                         return
-                    canvas.hear(event)
+                    canvas.on_event(event)
                     if not canvas.agrees(self._at):
                         self._restart(canvas)  # its text differs from the typed text, or ends with it
                     self._wake()
@@ -371,22 +379,34 @@ class Pane:
         self._speculate(canvas, proposal)
         return proposal
 
-    def mend(self, canvas: WarmCanvas, sound: Proposal) -> bool:
+    def regenerate_tail(self, canvas: WarmCanvas, sound: Proposal) -> bool:
         """Denoise again what follows the sound part of a proposal that the syntax gate cut. False if that was tried
         already, or is impossible."""
-        lead = canvas.typed.written + sound.insert
+        fixed_start = canvas.typed.written + sound.insert
         inside = self._at != canvas.typed.origin + len(canvas.typed.written)  # the editor closed brackets
-        if not canvas.answer or canvas.mended or sound.back or inside or not lead.startswith(canvas.lead):
+        if (
+            not canvas.answer
+            or canvas.regenerated
+            or sound.back
+            or inside
+            or not fixed_start.startswith(canvas.fixed_start)
+        ):
             return False
-        canvas.mended = True
-        self._go_ahead(canvas, lead, seed=1)
+        canvas.regenerated = True
+        self._go_ahead(canvas, fixed_start, seed=1)
         return True
 
     def _refine(self, canvas: WarmCanvas) -> None:
         """Denoise the rest of the canvas again after the accepted part, which is fixed now."""
         taken = canvas.typed.written
         at_end = self._at == canvas.typed.origin + len(taken)
-        if canvas.answer and not canvas.offer and canvas.remainder() and at_end and taken.startswith(canvas.lead):
+        if (
+            canvas.answer
+            and not canvas.offer
+            and canvas.remainder()
+            and at_end
+            and taken.startswith(canvas.fixed_start)
+        ):
             self._go_ahead(canvas, taken, draft=canvas.remainder())
 
     def _speculate(self, canvas: WarmCanvas, proposal: Proposal) -> None:
@@ -397,15 +417,17 @@ class Pane:
         if not (wanted and ends and canvas.answer) or self.canvases.ahead or proposal.eat or proposal.back:
             return
         typed = Typed(canvas.typed.origin, canvas.typed.text)
-        before = canvas.context.prefix.removesuffix(canvas.lead)
-        lead = _entered(before, typed.text + proposal.insert, canvas.context, self.opened.language)
-        self._run_ahead(self._canvas(typed, canvas.bar, lead=lead, speculative=True))
+        before = canvas.context.prefix.removesuffix(canvas.fixed_start)
+        fixed_start = _entered(before, typed.text + proposal.insert, canvas.context, self.opened.language)
+        self._run_ahead(self._canvas(typed, canvas.threshold, fixed_start=fixed_start, speculative=True))
 
-    def _go_ahead(self, canvas: WarmCanvas, lead: str, *, draft: tuple[str] | None = None, seed: int = 0) -> None:
-        """Denoise the hole of `canvas` again after `lead`."""
+    def _go_ahead(
+        self, canvas: WarmCanvas, fixed_start: str, *, draft: tuple[str] | None = None, seed: int = 0
+    ) -> None:
+        """Denoise the hole of `canvas` again after `fixed_start`."""
         typed = Typed(canvas.typed.origin, canvas.typed.written, canvas.typed.closing)
-        again = self._canvas(typed, canvas.bar, lead=lead)
-        again.mended, again.seed = True, seed
+        again = self._canvas(typed, canvas.threshold, fixed_start=fixed_start)
+        again.regenerated, again.seed = True, seed
         self._run_ahead(again, draft)
 
     def _run_ahead(self, canvas: WarmCanvas, draft: tuple[str] | None = None) -> None:
@@ -437,15 +459,15 @@ def _cursor_after(edits: Sequence[Edit], row: Language) -> int | None:
     return start + len(text)
 
 
-def _after_lead(rest: tuple[str] | None, typed: str, lead: str) -> tuple[str] | None:
-    """The rest of a canvas as a draft for one that has `lead` before it instead of `typed`."""
-    if rest is None or not (typed + rest[0]).startswith(lead):
+def _after_fixed_start(rest: tuple[str] | None, typed: str, fixed_start: str) -> tuple[str] | None:
+    """The rest of a canvas as a draft for one that has `fixed_start` before it instead of `typed`."""
+    if rest is None or not (typed + rest[0]).startswith(fixed_start):
         return None
-    return ((typed + rest[0]).removeprefix(lead),) if lead else rest
+    return ((typed + rest[0]).removeprefix(fixed_start),) if fixed_start else rest
 
 
-def _entered(before: str, lead: str, context: Context, row: Language) -> str:
-    """`lead`, with the line break and the indentation that an editor adds at Enter after `before` and `lead`."""
-    line = line_before(before + lead, len(before + lead))
+def _entered(before: str, fixed_start: str, context: Context, row: Language) -> str:
+    """`fixed_start`, with the line break and the indentation that an editor adds at Enter after it."""
+    line = line_before(before + fixed_start, len(before + fixed_start))
     step = usual_step(before + context.suffix, row.id)[0] if opens_block(line, row) else ""
-    return lead + line_break(context) + indent_of(line) + step
+    return fixed_start + line_break(context) + indent_of(line) + step

@@ -78,7 +78,7 @@ class Panes:
         if pane.refusal(invoked=invoked):
             return request.refuse
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
-        canvas, how = pane.canvas_for(Start(at, priority, self._feedback.bar(invoked=invoked), selected))
+        canvas, how = pane.canvas_for(Start(at, priority, self._feedback.threshold(invoked=invoked), selected))
         return partial(replace(request, anew=asked and how == "cold").answer, canvas, how)
 
     def best(self, opened: OpenDocument, at: int) -> tuple[Proposal, wire.Fill, wire.Done] | None:

@@ -55,7 +55,7 @@ class Request:
         """The answer from `canvas`, or from the one that replaces it; the canvas continues afterwards."""
         try:
             canvas, proposal = await self._found(canvas)
-            if self.current and canvas.broken and self.pane.mend(canvas, proposal):
+            if self.current and canvas.broken and self.pane.regenerate_tail(canvas, proposal):
                 canvas, proposal = await self._found(canvas)
         except asyncio.CancelledError:  # by the editor, or by the popup's deadline
             self._record(canvas, "cancelled", NOTHING)

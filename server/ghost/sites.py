@@ -31,33 +31,33 @@ class Sites:
         return at if stay else after_closing(opened.document.text, at, opened.language)
 
     def site(
-        self, opened: OpenDocument, start: int, end: int, lead: str = "", *, invoked: bool = False
+        self, opened: OpenDocument, start: int, end: int, fixed_start: str = "", *, invoked: bool = False
     ) -> tuple[Site, str]:
-        """The hole `start:end`, or the place after `lead` if `lead` replaces it. Then the sentence on why there is no
-        suggestion, whatever the model says; empty if there may be one."""
-        found = self._plain(opened, start, end, lead)
-        if refusal := self._refusal(opened, found, start, invoked=invoked):
-            return found, refusal
-        return replace(found, offer=self._offer(opened, found)), ""
+        """The hole `start:end`, or the place after `fixed_start`, which then replaces it. Next to it, the sentence on
+        why there is no suggestion, whatever the model says; empty if there may be one."""
+        place = self._plain(opened, start, end, fixed_start)
+        if refusal := self._refusal(opened, place, start, invoked=invoked):
+            return place, refusal
+        return replace(place, offer=self._offer(opened, place)), ""
 
     def context(self, opened: OpenDocument, start: int, end: int) -> Context:
         """The context of the hole `start:end`."""
         return self._plain(opened, start, end, "").context
 
-    def _plain(self, opened: OpenDocument, start: int, end: int, lead: str) -> Site:
+    def _plain(self, opened: OpenDocument, start: int, end: int, fixed_start: str) -> Site:
         """The site without an offer."""
         text, tree, options = opened.document.text, opened.tree.tree, self._settings.options
-        if lead:
-            text, tree, start = text[:start] + lead + text[end:], None, start + len(lead)
+        if fixed_start:
+            text, tree, start = text[:start] + fixed_start + text[end:], None, start + len(fixed_start)
             end = start
-        found = site(text, start, end, opened.document.language, tree=tree, options=options, following=True)
-        around = self._project.frame(opened, found.context, budget(options))
-        return replace(found, context=around, finished=False)
+        place = site(text, start, end, opened.document.language, tree=tree, options=options, following=True)
+        around = self._project.frame(opened, place.context, budget(options))
+        return replace(place, context=around, finished=False)
 
-    def _refusal(self, opened: OpenDocument, found: Site, origin: int, *, invoked: bool) -> str:
-        options, scope = self._settings.options, found.context.scope
+    def _refusal(self, opened: OpenDocument, place: Site, origin: int, *, invoked: bool) -> str:
+        options, scope = self._settings.options, place.context.scope
         if opened.document.language == "markdown" and not invoked:
-            line = line_before(found.text, found.start)
+            line = line_before(place.text, place.start)
             prose = edits.is_prose(line) and not edits.in_code(opened.document.text, origin, opened.tree.tree)
             if prose and not _WORD_BEGUN.search(line):
                 return f"In prose, suggestions begin after the first {LEAST_WORD} letters of a word."
@@ -67,14 +67,14 @@ class Sites:
             return "The setting 'inStrings' turns suggestions in strings off."
         return ""
 
-    def _offer(self, opened: OpenDocument, found: Site) -> Offer | None:
+    def _offer(self, opened: OpenDocument, place: Site) -> Offer | None:
         """The offer of the document's language, or of an import line, if there is one."""
         name, names = opened.document.language, bool(opened.language.names)
         if not (names or self._structured(opened)):
             return None
-        text, schema = found.text[: found.start] + found.text[found.end :], self._project.schema(opened)
-        tree = found.tree if found.start == found.end else None  # else it has the closing brackets too
-        return offer_at(text, found.start, name, tree, schema, self._project.others(opened) if names else ALONE)
+        text, schema = place.text[: place.start] + place.text[place.end :], self._project.schema(opened)
+        tree = place.tree if place.start == place.end else None  # else it has the closing brackets too
+        return offer_at(text, place.start, name, tree, schema, self._project.others(opened) if names else ALONE)
 
     def _structured(self, opened: OpenDocument) -> bool:
         return self._settings.options.structured and opened.document.language in edits.LANGUAGES

@@ -27,7 +27,7 @@ async def why(pane: Pane, services: Services, at: int) -> Reason:
         return Reason(refusal)
     if sentence := _of_engine(services.engine.condition):
         return Reason(sentence)
-    start = Start(at, "automatic", services.feedback.bar(invoked=False))
+    start = Start(at, "automatic", services.feedback.threshold(invoked=False))
     canvas, _ = pane.canvas_for(start)
     text = pane.opened.document.text
     with suppress(TimeoutError):
@@ -60,18 +60,26 @@ def _of_canvas(canvas: WarmCanvas, pane: Pane, options: Options, at: int) -> Rea
     place = pane.place(canvas)
     if proposal := canvas.propose(at, place, pane.shown_at(at, canvas)).insert:
         return Reason("There is a suggestion; the editor may hide it, for example while a menu is open.", proposal)
-    bar = canvas.bar
+    threshold = canvas.threshold
     match canvas.fault(at, place):
         case "secret":
             return Reason("The model's proposal refers to a secret, which is hidden from it.")
         case "unlikely" if (chance := canvas.chance(at)) is not None:
-            start = f"Its best start of at least {bar.keys} keys" if bar.keys else "Its best start"
-            raised = ", more than usual for a while, since some were rejected" if bar.chance > options.chance else ""
-            needed = f"{bar.chance:.2f} is needed{raised}" if chance < bar.chance else "it would save too few keys"
+            start = f"Its best start of at least {threshold.keys} keys" if threshold.keys else "Its best start"
+            raised = (
+                ", more than usual for a while, since some were rejected" if threshold.chance > options.chance else ""
+            )
+            needed = (
+                f"{threshold.chance:.2f} is needed{raised}"
+                if chance < threshold.chance
+                else "it would save too few keys"
+            )
             found = f"{start} has probability {chance:.2f}; {needed}."
             return Reason(f"The model's proposal is too unlikely. {found}", text)
         case "short" | "unlikely":
-            return Reason(f"The model's proposal saves fewer than {bar.keys} keys (the setting 'leastKeys').", text)
+            return Reason(
+                f"The model's proposal saves fewer than {threshold.keys} keys (the setting 'leastKeys').", text
+            )
         case "unsound":
             wrong = "adds a syntax error, or reads a member that its class does not have"
             return Reason(f"The model's proposal {wrong} (the setting 'syntaxGate').", text)

@@ -47,12 +47,12 @@ def _around(tree: tree_sitter.Tree, first: int, last: int) -> tree_sitter.Node |
 
 def _statements(block: tree_sitter.Node) -> list[tree_sitter.Node]:
     """The statements of a block, without comments and a docstring."""
-    found = [node for node in block.named_children if not node.is_extra]
-    if [node.type for node in found] == ["statement_list"]:  # of Go
-        found = [node for node in found[0].named_children if not node.is_extra]
-    first = found[0] if found else None
+    statements = [node for node in block.named_children if not node.is_extra]
+    if [node.type for node in statements] == ["statement_list"]:  # of Go
+        statements = [node for node in statements[0].named_children if not node.is_extra]
+    first = statements[0] if statements else None
     bare = first and first.type == "expression_statement" and [node.type for node in first.named_children] == ["string"]
-    return found[1:] if bare else found
+    return statements[1:] if bare else statements
 
 
 def _gives_value(function: tree_sitter.Node, body: tree_sitter.Node) -> bool:

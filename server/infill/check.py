@@ -110,12 +110,12 @@ class SyntaxGate:
         """The members that the spans `new` of `insert` read and a class does not have."""
         if list(new) == [(0, len(insert))]:
             return self._members_at_hole().invented(insert)
-        text, found = self._text[: self._start] + insert + self._text[self._end :], dict[str, None]()
+        text, names = self._text[: self._start] + insert + self._text[self._end :], dict[str, None]()
         for start, end in ((self._start + start, self._start + end) for start, end in new):
             at, source = len(text[:start].encode()), (text[:start] + text[end:]).encode()
             members = ClassMembers(self._row, source, at, at, None)
-            found |= dict.fromkeys(members.invented(text[start:end]))
-        return tuple(found)
+            names |= dict.fromkeys(members.invented(text[start:end]))
+        return tuple(names)
 
     def _members_at_hole(self) -> ClassMembers:
         if self._members is None:
@@ -177,7 +177,7 @@ class SyntaxGate:
         above, below = before[: len(before) - len(line)], after[len(rest) :]
         if not reads(above + below, form):
             return insert
-        starts = [insert[: found.start()] for found in re.finditer("\n", insert)]
+        starts = [insert[: line_end.start()] for line_end in re.finditer("\n", insert)]
         return next((start for start in starts[: -MAX_STARTS - 1 : -1] if reads(before + start + below, form)), "")
 
     def _no_worse(self, window: ParseWindow, insert: str, errors: int) -> bool:
@@ -292,27 +292,27 @@ def _directed(insert: str, above: list[str], below: list[str]) -> str:
     """The lines of `insert` before the first directive that has no place between the directives `above` and `below`."""
     marks, own = list(above), _DIRECTIVE.findall(insert)
     twice = _misplaced([*above, *own, *below]) > _misplaced([*above, *below])  # an "#else" that is below too
-    for index, found in enumerate(_DIRECTIVE.finditer(insert)):
-        goes_on = found[1][:2] == "el" and _misplaced(own[: index + 1]) > _misplaced(own[:index])
-        if (twice and goes_on) or _misplaced([*marks, found[1]]) > _misplaced(marks):
-            return insert[: max(0, found.start() - 1)]
-        marks.append(found[1])
+    for index, directive in enumerate(_DIRECTIVE.finditer(insert)):
+        goes_on = directive[1][:2] == "el" and _misplaced(own[: index + 1]) > _misplaced(own[:index])
+        if (twice and goes_on) or _misplaced([*marks, directive[1]]) > _misplaced(marks):
+            return insert[: max(0, directive.start() - 1)]
+        marks.append(directive[1])
     return insert
 
 
 def _misplaced(marks: list[str]) -> int:
     """The number of directives that find nothing open to close or to go on with."""
-    found, open_ = 0, [""]
+    misplaced, open_ = 0, [""]
     for mark in marks:
         if mark in ("if", "region"):
             open_.append(mark)
         elif open_[-1] not in {"endregion": ("region",), "endif": ("if", "else")}.get(mark, ("if",)):
-            found += 1
+            misplaced += 1
         elif mark == "else":
             open_[-1] = mark
         elif mark.startswith("end"):
             open_.pop()
-    return found
+    return misplaced
 
 
 def rests(text: str, row: Language, *, brace: bool, alone: bool) -> Iterator[str]:

@@ -26,15 +26,15 @@ _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
-class Bar:
+class ShowThreshold:
     """The requirement for showing a suggestion: `chance` is the least probability that all of it is correct, `keys` the
     fewest keys that it saves beyond the word at the cursor; 0 for no limit."""
 
     chance: float = 0.0
     keys: int = 0
 
-    def lower(self, other: "Bar") -> "Bar":
-        return Bar(min(self.chance, other.chance), min(self.keys, other.keys))
+    def lower(self, other: "ShowThreshold") -> "ShowThreshold":
+        return ShowThreshold(min(self.chance, other.chance), min(self.keys, other.keys))
 
     def passes(self, before: str, insert: str, *, ends_line: bool, words: bool) -> bool:
         """True if `insert` after the text `before` is long enough. With `ends_line` it may be shorter, but must save a
@@ -51,10 +51,10 @@ class Bar:
 
     def pays(self, saved: int, chance: float) -> bool:
         """True if text with this `chance` is likely enough and expected to save keys; `saved` if it is right."""
-        return chance >= self.chance and (not self.keys or worth(saved, chance) > 0)
+        return chance >= self.chance and (not self.keys or expected_saving(saved, chance) > 0)
 
 
-ALL = Bar()
+ALL = ShowThreshold()
 
 
 def counts_words(context: Context) -> bool:
@@ -67,7 +67,7 @@ def keys(text: str) -> int:
     return len(_LINE_BREAK.sub("\n", text))
 
 
-def worth(saved: int, chance: float) -> float:
+def expected_saving(saved: int, chance: float) -> float:
     """The number of keys that a suggestion is expected to save."""
     return chance * (saved - TAB_KEYS) - (1 - chance) * READING_KEYS
 
@@ -76,39 +76,39 @@ def worth(saved: int, chance: float) -> float:
 class Guess:
     """A fill `text` with `probabilities` as those of `wire.Fill`: each is the probability of a token given the tokens
     before it, so their product is the probability that a start is correct. The first `typed` code points are in the
-    document already. `lead`, the end of the context's prefix, is not: it is shown too. `whole`: nothing follows `text`,
-    so it ends a line."""
+    document already. `fixed_start`, the end of the context's prefix, is not: it is shown too. `whole`: nothing follows
+    `text`, so it ends a line."""
 
     text: str
     probabilities: Sequence[tuple[int, float]]
     context: Context
     typed: int = 0
-    lead: str = ""
+    fixed_start: str = ""
     whole: bool = True
 
-    def best_start(self, bar: Bar) -> str:
-        """The start to show, cut where text may end; empty if none reaches the bar. Without probabilities, all of the
-        text. An end inside of brackets or a string that the text opens is the last choice."""
+    def best_start(self, threshold: ShowThreshold) -> str:
+        """The start to show, cut where text may end; empty if none reaches the threshold. Without probabilities, all of
+        the text. An end inside of brackets or a string that the text opens is the last choice."""
         if not self.probabilities:
             return self.text
         best, value = "", (False, -math.inf)
-        for end, grade, chance, saved in self._long_enough(bar):
-            if bar.pays(saved, chance):
-                found = (grade < INSIDE, worth(saved, chance))
-                best, value = max((best, value), (self.text[:end], found), key=lambda pair: pair[1])
+        for end, grade, chance, saved in self._long_enough(threshold):
+            if threshold.pays(saved, chance):
+                rank = (grade < INSIDE, expected_saving(saved, chance))
+                best, value = max((best, value), (self.text[:end], rank), key=lambda pair: pair[1])
         return best
 
-    def best_chance(self, bar: Bar) -> float | None:
-        """The highest probability of a start that saves enough keys for the bar; None if none does."""
-        return max((chance for _, _, chance, _ in self._long_enough(bar)), default=None)
+    def best_chance(self, threshold: ShowThreshold) -> float | None:
+        """The highest probability of a start that saves enough keys for the threshold; None if none does."""
+        return max((chance for _, _, chance, _ in self._long_enough(threshold)), default=None)
 
-    def _long_enough(self, bar: Bar) -> Iterator[tuple[int, int, float, int]]:
+    def _long_enough(self, threshold: ShowThreshold) -> Iterator[tuple[int, int, float, int]]:
         """The starts that save enough keys: the end of each, its grade, its probability and the keys that it saves."""
-        before = self.context.prefix.removesuffix(self.lead) + self.text[: self.typed]
+        before = self.context.prefix.removesuffix(self.fixed_start) + self.text[: self.typed]
         left, words = self.text[self.typed :], counts_words(self.context)
         for end, grade, chance in _starts(self.text, self.probabilities, self.context):
-            insert, ends = self.lead + left[: end - self.typed], ends_line(self.text, end, whole=self.whole)
-            if end > self.typed and bar.passes(before, insert, ends_line=ends, words=words):
+            insert, ends = self.fixed_start + left[: end - self.typed], ends_line(self.text, end, whole=self.whole)
+            if end > self.typed and threshold.passes(before, insert, ends_line=ends, words=words):
                 yield end, grade, chance, keys(insert)
 
 
@@ -119,12 +119,12 @@ def ends_line(text: str, end: int, *, whole: bool) -> bool:
 
 def likely(probabilities: Sequence[tuple[int, float]], chance: float) -> int:
     """The end of the longest start of a fill that is correct with at least this `chance`; see Guess."""
-    found = 0
+    last = 0
     for end, probability in itertools.accumulate(probabilities, lambda one, two: (two[0], one[1] * two[1])):
         if probability < chance:
             break
-        found = end
-    return found
+        last = end
+    return last
 
 
 def _starts(
@@ -147,8 +147,8 @@ def _graded(text: str, context: Context) -> list[tuple[int, int]]:
 
 def _rest_of_word(before: str, insert: str) -> int:
     """The length of the start of `insert` that continues the last word of `before`."""
-    found = _WORD.match(insert) if _WORD.fullmatch(before[-1:]) else None
-    return found.end() if found else 0
+    rest = _WORD.match(insert) if _WORD.fullmatch(before[-1:]) else None
+    return rest.end() if rest else 0
 
 
 def choice(site: Site, done: wire.Done) -> tuple[str, wire.Fill]:

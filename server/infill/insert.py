@@ -45,8 +45,8 @@ def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]
     typed = context.prefix[-2:] if context else ""  # of the marks of a long quote
     documents = list(heredocs(text, row))
     apart = context is not None and not context.joins and is_word(context.suffix[:1])
-    for found in _ENDS.finditer(text):
-        end = found.start()
+    for match in _ENDS.finditer(text):
+        end = match.start()
         scan.feed(text[at:end])
         at = end
         if (apart and is_word(text[end - 1])) or any(first < end < last for first, last in documents):
@@ -120,22 +120,22 @@ def is_half(text: str, context: Context) -> bool:
 
 def line_break(context: Context) -> str:
     """The line end of the file, taken from the nearest line break."""
-    found = _LAST_BREAK.match(context.prefix) or _FIRST_BREAK.search(context.suffix)
-    return found[1] if found else "\n"
+    match = _LAST_BREAK.match(context.prefix) or _FIRST_BREAK.search(context.suffix)
+    return match[1] if match else "\n"
 
 
 def _without_leaks(text: str, context: Context, row: Language) -> str:
     """`text` without the marks of prompts, chats and snippets."""
     around = context.prefix + context.suffix
-    while (found := _SENTINEL.search(text)) and found[0] not in around:
-        text = text[: found.start()] if text[: found.start()].strip() else text[found.end() :]
+    while (match := _SENTINEL.search(text)) and match[0] not in around:
+        text = text[: match.start()] if text[: match.start()].strip() else text[match.end() :]
     if not row.dollars and "${" not in context.prefix[-NEAR:]:
         plain = _PLACEHOLDER.sub(r"\1", text)
         text = _LAST_STOP.sub("", plain) if plain != text else text
     if not (row.comment or row.blocks) or context.scope in ("string", "comment"):
         return text  # prose may contain fences and announcements
-    if found := _ANNOUNCEMENT.match(text):
-        text = text[found.end() :]
+    if match := _ANNOUNCEMENT.match(text):
+        text = text[match.end() :]
     lines = text.split("\n")
     if text.lstrip().startswith("```"):
         lines = text.lstrip().split("\n")[1:]

@@ -72,24 +72,24 @@ class ClassMembers:
         if rules is None or not names or self._hides or self._read_elsewhere.issuperset(names):
             return
         insert = text.encode()
-        root, found = self._read(self._start, insert)
+        root, captures = self._read(self._start, insert)
         end = self._start + len(insert)
-        new = [node for node in found.get("read", ()) if node.start_byte < end and node.end_byte > self._start]
-        outside = (*found.get("member", ()), *(node for node in found.get("read", ()) if node not in new))
+        new = [node for node in captures.get("read", ()) if node.start_byte < end and node.end_byte > self._start]
+        outside = (*captures.get("member", ()), *(node for node in captures.get("read", ()) if node not in new))
         defined = self._before.union(node.text for node in outside)
         for node in sorted(new, key=lambda one: one.start_byte):
             if node.text is None or node.text in defined:
                 continue
-            seen = self._seen_in_line(node, insert, rules) if root.has_error else _seen(node, found, rules)
+            seen = self._seen_in_line(node, insert, rules) if root.has_error else _seen(node, captures, rules)
             if seen is not None and node.text.decode() not in seen:
                 yield node
 
     @cached_property
     def _before(self) -> frozenset[bytes | None]:
         """The names of members without an insertion."""
-        _, found = self._read(self._start, b"")
-        inside = (node for node in found.get("read", ()) if not node.start_byte < self._start <= node.end_byte)
-        return frozenset(node.text for node in (*found.get("member", ()), *inside))
+        _, captures = self._read(self._start, b"")
+        inside = (node for node in captures.get("read", ()) if not node.start_byte < self._start <= node.end_byte)
+        return frozenset(node.text for node in (*captures.get("member", ()), *inside))
 
     def _seen_in_line(self, read: tree_sitter.Node, insert: bytes, rules: MemberRules) -> frozenset[str] | None:
         """As `_seen`, in a text that `insert` leaves broken, as by a condition that has no body yet. The class and the
@@ -106,12 +106,12 @@ class ClassMembers:
         indent = written[: len(written) - len(written.lstrip())]
         known, ways = None, [(written, closers + ending) for ending in _ENDINGS]
         for before, after in (*ways, (indent, b"")):
-            root, found = self._read(line, before + _VALUE + after, self._line_end)
+            root, captures = self._read(line, before + _VALUE + after, self._line_end)
             at = line + len(before)
             node = root.descendant_for_byte_range(at, at + len(_VALUE))
             if node is None or node.text != _VALUE:
                 continue
-            known = _seen(node, found, rules)
+            known = _seen(node, captures, rules)
             if not root.has_error:
                 break
         return known
@@ -119,8 +119,8 @@ class ClassMembers:
     @cached_property
     def _line_end(self) -> int:
         """The end of the hole's line in the source."""
-        found = self._tail.find(b"\n")
-        return self._start + (found if found >= 0 else len(self._tail))
+        line_break = self._tail.find(b"\n")
+        return self._start + (line_break if line_break >= 0 else len(self._tail))
 
     def _read(self, start: int, new: bytes, end: int | None = None) -> tuple[tree_sitter.Node, Captures]:
         """The root and the captures of the source with `new` in place of `start:end`, or of nothing at `start`."""
@@ -142,7 +142,7 @@ def lacking(members: Sequence[str]) -> str:
     return rf"(?![\s\S]*\.(?:{names})(?:[^\w$]|$))[\s\S]+"
 
 
-def _seen(read: tree_sitter.Node, found: Captures, rules: MemberRules) -> frozenset[str] | None:
+def _seen(read: tree_sitter.Node, captures: Captures, rules: MemberRules) -> frozenset[str] | None:
     """The members that the language gives the class around a read; None if that class is not whole in the file, or
     another object may be the receiver."""
     function = _outer(read, rules.functions.split())
@@ -150,18 +150,18 @@ def _seen(read: tree_sitter.Node, found: Captures, rules: MemberRules) -> frozen
     if holder and holder.type == "decorated_definition":
         holder = holder.parent
     around = holder.parent if holder else None
-    return _of_class(around, found, rules, ()) if around in found.get("class", ()) else None
+    return _of_class(around, captures, rules, ()) if around in captures.get("class", ()) else None
 
 
 def _of_class(
-    node: tree_sitter.Node | None, found: Captures, rules: MemberRules, below: tuple[tree_sitter.Node, ...]
+    node: tree_sitter.Node | None, captures: Captures, rules: MemberRules, below: tuple[tree_sitter.Node, ...]
 ) -> frozenset[str] | None:
     body = node.child_by_field_name("body") if node else None
     if node is None or body is None or node in below:
         return None
     outer = node.parent if node.parent and node.parent.type in ("decorated_definition", "export_statement") else node
     seen = frozenset(rules.known.split())
-    for one in (*found.get("base", ()), *found.get("decorator", ())):
+    for one in (*captures.get("base", ()), *captures.get("decorator", ())):
         inside = one.type == "index_signature" and one.parent == body
         if not inside and not (outer.start_byte <= one.start_byte < body.start_byte):
             continue
@@ -170,14 +170,14 @@ def _of_class(
             continue
         if (own := rules.builtins.get(text)) is not None:
             seen |= frozenset(own.split())
-        elif _of_class(_named(text, found), found, rules, (*below, node)) is None:
+        elif _of_class(_named(text, captures), captures, rules, (*below, node)) is None:
             return None
     return seen
 
 
-def _named(name: str, found: Captures) -> tree_sitter.Node | None:
+def _named(name: str, captures: Captures) -> tree_sitter.Node | None:
     """The class of that name, if the file has one and no more."""
-    heads = [(node, node.child_by_field_name("name")) for node in found.get("class", ())]
+    heads = [(node, node.child_by_field_name("name")) for node in captures.get("class", ())]
     known = [node for node, head in heads if head and head.text == name.encode()]
     return known[0] if len(known) == 1 else None
 

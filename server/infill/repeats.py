@@ -72,8 +72,8 @@ def _bare(line: str) -> str:
 def _key(line: str, row: Language) -> tuple[int, str] | None:
     """The key of a line and its column, if the line has one."""
     pattern, indent = _KEYS.get(row.edits), indent_of(line)
-    found = pattern.match(line, len(indent)) if pattern else None
-    return (len(indent) + len(found["items"]), found["key"].strip("'\"")) if found else None
+    match = pattern.match(line, len(indent)) if pattern else None
+    return (len(indent) + len(match["items"]), match["key"].strip("'\"")) if match else None
 
 
 def _is_second(line: str, above: Sequence[str], below: Sequence[str], row: Language) -> bool:

@@ -151,8 +151,8 @@ def bare_site(text: str, start: int, end: int, name: str, kind: HoleKind | None 
 def at_cursor(text: str, at: int, name: str, kind: HoleKind | None = None) -> Site:
     """The place at a cursor as ghost text fills it, in a text that no editor has open: among imports and in JSON and
     Markdown with the grammar of the fill."""
-    found = bare_site(text, at, at, name, kind)
-    return replace(found, offer=offer_at(text, at, name, found.tree, schema=None))
+    place = bare_site(text, at, at, name, kind)
+    return replace(place, offer=offer_at(text, at, name, place.tree, schema=None))
 
 
 def offer_at(
@@ -174,8 +174,8 @@ def offer_at(
 def probe(prefix: str) -> wire.Infill:
     """A short job that shows whether an engine answers: the rest of a line of Python."""
     at = len(prefix)
-    found = site(f"{prefix}\n", at, at, "python", tree=None)
-    return replace(found, hole=wire.Hole(max_tokens=16, kind="line")).job(Ask())
+    place = site(f"{prefix}\n", at, at, "python", tree=None)
+    return replace(place, hole=wire.Hole(max_tokens=16, kind="line")).job(Ask())
 
 
 def budget(options: Options) -> Budget:

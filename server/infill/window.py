@@ -91,14 +91,14 @@ def _unsettled(statement: tree_sitter.Node) -> bool:
 
 def _errors(root: tree_sitter.Node, nested: bool) -> int:
     """The number of ERROR and MISSING nodes; unless `nested` without those inside of an ERROR."""
-    found, waiting = 0, [root] if root.has_error else []
+    errors, waiting = 0, [root] if root.has_error else []
     while waiting:
         node = waiting.pop()
         if node.is_error or node.is_missing:
-            found += 1
+            errors += 1
         if nested or not node.is_error:
             waiting += [child for child in node.children if child.has_error]
-    return found
+    return errors
 
 
 def _in_error(node: tree_sitter.Node | None) -> bool:

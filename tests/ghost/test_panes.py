@@ -8,7 +8,7 @@ import pytest
 from caesura import wire
 from caesura.client.backend import Condition, EngineBusy, EngineError, EngineFailed
 from caesura.server.ghost import panes
-from caesura.server.ghost.canvas import FAINT, FAINTEST
+from caesura.server.ghost.canvas import EXPLORED_BELOW, MIN_EXPLORED
 from caesura.server.ghost.requests import NothingNew
 
 from ..support.editor import Editor, answered, proposed, turns
@@ -351,7 +351,7 @@ async def test_who_asks_gets_the_best_answer_and_who_types_a_quick_one() -> None
     await editor.engine.say("")
     await editor.ask(invoked=True)
     jobs = [(job.effort, job.min_probability, job.seed) for job in editor.engine.jobs]
-    assert jobs == [("ghost", 0.5 / FAINT, 0), ("full", 0.0, 0), ("full", 0.0, 1)]
+    assert jobs == [("ghost", 0.5 / EXPLORED_BELOW, 0), ("full", 0.0, 0), ("full", 0.0, 1)]
 
 
 async def test_who_wants_to_see_all_pays_for_no_other_search() -> None:
@@ -361,7 +361,7 @@ async def test_who_wants_to_see_all_pays_for_no_other_search() -> None:
     assert await editor.shown() == "compute()"
     await editor.type("c")
     assert await editor.shown() == "ompute()"
-    assert [(job.effort, job.min_probability) for job in editor.engine.jobs] == [("ghost", FAINTEST)]
+    assert [(job.effort, job.min_probability) for job in editor.engine.jobs] == [("ghost", MIN_EXPLORED)]
 
 
 async def test_a_job_names_what_the_hole_must_bind() -> None:

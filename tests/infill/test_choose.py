@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caesura.server.infill.choose import Bar, Guess, keys
+from caesura.server.infill.choose import Guess, ShowThreshold, keys
 
 from ..support.marked import marked
 
@@ -40,7 +40,7 @@ def test_the_start_is_shown_that_is_expected_to_save_the_most(
     source: str, parts: list[tuple[str, float]], shown: str
 ) -> None:
     text, probabilities = known(*parts)
-    assert Guess(text, probabilities, marked(source)).best_start(Bar(0.5)) == shown
+    assert Guess(text, probabilities, marked(source)).best_start(ShowThreshold(0.5)) == shown
 
 
 @pytest.mark.parametrize(
@@ -58,18 +58,18 @@ def test_the_start_is_shown_that_is_expected_to_save_the_most(
 )
 def test_what_saves_too_few_keys_is_not_shown(source: str, parts: list[tuple[str, float]], shown: str) -> None:
     text, probabilities = known(*parts)
-    assert Guess(text, probabilities, marked(source)).best_start(Bar(0.25, 4)) == shown
+    assert Guess(text, probabilities, marked(source)).best_start(ShowThreshold(0.25, 4)) == shown
 
 
 def test_what_is_typed_of_a_fill_is_neither_unsure_nor_saved() -> None:
     text, probabilities = known(("value", 1.0), (" = 1", 0.9), (" + other", 0.1))
     place = marked("x|\n")
-    assert Guess(text, probabilities, place, typed=5).best_start(Bar(0.25, 4)) == "value = 1"
-    assert Guess(text, probabilities, place, typed=5).best_start(Bar(0.25, 5)) == ""
+    assert Guess(text, probabilities, place, typed=5).best_start(ShowThreshold(0.25, 4)) == "value = 1"
+    assert Guess(text, probabilities, place, typed=5).best_start(ShowThreshold(0.25, 5)) == ""
 
 
 def test_a_fill_without_probabilities_is_taken_as_it_is() -> None:
-    assert Guess("a + b", (), marked("x = |\n")).best_start(Bar(0.9)) == "a + b"
+    assert Guess("a + b", (), marked("x = |\n")).best_start(ShowThreshold(0.9)) == "a + b"
 
 
 def test_a_line_break_is_one_key_with_its_indentation() -> None:
@@ -79,7 +79,7 @@ def test_a_line_break_is_one_key_with_its_indentation() -> None:
 @given(st.lists(st.tuples(st.text("ab ()'\n.", min_size=1, max_size=4), st.floats(0, 1)), max_size=8), st.floats(0, 1))
 def test_what_is_shown_is_as_likely_as_was_asked(parts: list[tuple[str, float]], least: float) -> None:
     text, probabilities = known(*parts)
-    shown = Guess(text, probabilities, marked("x = |\n")).best_start(Bar(least))
+    shown = Guess(text, probabilities, marked("x = |\n")).best_start(ShowThreshold(least))
     assert text.startswith(shown)
     chance, start = 1.0, 0
     for end, probability in probabilities:
