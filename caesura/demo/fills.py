@@ -18,7 +18,7 @@ from caesura.client.shared import Engine
 from caesura.commands.common import START_S
 from caesura.server.infill.choose import choice
 from caesura.server.infill.job import Ask
-from caesura.server.infill.site import bare_site
+from caesura.server.infill.site import at_cursor, bare_site
 from caesura.server.languages import language
 
 MAX_TEXT = 1 << 18  # code points of a document
@@ -82,7 +82,8 @@ DemoEvent = Waiting | ContextRead | Step | Ended | DemoFailed
 async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[DemoEvent, None]:
     """Fill the gap twice and yield all events. Closing the generator cancels the running job."""
     start, end = sorted((min(wanted.start, len(wanted.text)), min(wanted.end, len(wanted.text))))
-    asked = bare_site(wanted.text, start, end, language(wanted.language, "").id)
+    name = language(wanted.language, "").id
+    asked = bare_site(wanted.text, start, end, name) if start < end else at_cursor(wanted.text, start, name)
     runs: tuple[tuple[RunName, DemoWay], ...] = (("diffusion", wanted.sampler), ("left_to_right", "left_to_right"))
     try:
         await engine.start()
@@ -90,7 +91,7 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[DemoEvent, None
             yield Waiting()
             await engine.ready(START_S)
         began = time.monotonic()
-        first = replace(asked, hole=wire.Hole(max_tokens=1)).job(_ask("left_to_right", 0))
+        first = replace(asked, hole=wire.Hole(max_tokens=1), offer=None).job(_ask("left_to_right", 0))
         async with aclosing(engine.infill(first)) as events:
             async for _ in events:
                 pass
@@ -99,7 +100,7 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[DemoEvent, None
             began = time.monotonic()
             async with aclosing(engine.infill(asked.job(_ask(way, wanted.seed)))) as events:
                 async for event in events:
-                    ms, (filled,) = _since(began), event.holes
+                    ms, filled = _since(began), asked.fill(event.holes)
                     if isinstance(event, wire.Locked):
                         yield Step(run, ms, event.step, filled)
                     else:
