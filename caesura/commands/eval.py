@@ -148,7 +148,7 @@ async def _fill(session: Session, asked: AskedEngine, opened: OpenDocument, at: 
     """The fill that an editor inserts at a cursor."""
     text, fill = "", wire.Fill("")
     try:
-        async for event in session.fills.cursor(opened.document, at):
+        async for event in session.fills.selection(opened.document, [(at, at)]):
             if isinstance(event, FillResult):
                 [(_, _, text)], [fill] = event.edits, event.fills
     except NoFill:

@@ -31,7 +31,7 @@ from caesura.commands.common import (
 )
 from caesura.schema.dialects import SchemaError
 from caesura.schema.document import Schema
-from caesura.server.fills.fills import Fills
+from caesura.server.fills.fills import MAX_SELECTION, MOST_HOLES, Fills
 from caesura.server.fills.history import LastFills
 from caesura.server.fills.result import Events, FillResult
 from caesura.server.fills.structured import applied
@@ -64,12 +64,14 @@ class FileFills:
 def fill(options: argparse.Namespace) -> None:
     source, document = _read(options)
     start, end = trimmed(source.text, *source.span(options.at, options.to))
+    if end - start > MAX_SELECTION:
+        raise CommandFailed(f"The text to replace is longer than {MAX_SELECTION} characters; give a smaller part.")
     unlikely = least(options) if language(document.language).prose else 0.0  # in code a line's end may be as unlikely
+    schema = _schema(options, document)
 
     def begin(fills: Fills) -> Events:
-        return fills.selection(document, [(start, end)]) if start < end else fills.cursor(document, start, schema)
+        return fills.selection(document, [(start, end)], schema)
 
-    schema = _schema(options, document)
     with _watching(source, start, end, stderr=options.json) if options.watch else nullcontext(unseen) as show:
         answer = asyncio.run(_run(options, document, [(start, end)], begin, show, unlikely))
     [found], [shown] = answer.found.values(), _put(options, source, answer)
@@ -90,6 +92,8 @@ def holes(options: argparse.Namespace) -> None:
     spans = markers(source.text, (), options.marker)
     if not spans:
         raise CommandFailed(f"{options.file} has no marker {options.marker}.")
+    if len(spans) > MOST_HOLES:
+        raise CommandFailed(f"{options.file} has {len(spans)} markers; {MOST_HOLES} can be filled together.")
     answer = asyncio.run(_run(options, document, spans, lambda fills: fills.holes(document, (), options.marker)))
     shown, places = _put(options, source, answer), [_place(source, start) for start, _ in spans]
     if options.json:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from caesura import wire
-from caesura.server.context.context import Context, context, hole
+from caesura.server.context.context import Budget, Context, hole, line_before, window_before
 from caesura.server.fills.task import HoleIndex, Task
 from caesura.server.infill.members import lacking
 from caesura.server.infill.site import Site, site
 from caesura.server.options import Options
 from caesura.server.structured.markdown.patterns import either
+from caesura.server.text.lexer import indent_of
 
 MAX_CANVAS = 512  # most tokens from a job's first hole to its last, as the engine allows
 
@@ -48,8 +49,8 @@ class Batch:
         text, done, grown = self.text, dict[HoleIndex, str](), 0
         for (index, one), fill in zip(self.sites.items(), fills, strict=True):
             at = one.start + grown
-            now = context(text, at, at, language=one.context.language)
-            around = replace(one.context, prefix=now.prefix, indent=now.indent)
+            prefix, indent = window_before(text, Budget().before, at), indent_of(line_before(text, at))
+            around = replace(one.context, prefix=prefix, indent=indent)
             done[index] = replace(one, context=around).fitted(fill.text)
             text = text[:at] + done[index] + text[at:]
             grown += len(done[index])

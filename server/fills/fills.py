@@ -43,17 +43,16 @@ class Fills:
     def __repr__(self) -> str:
         return f"<Fills {self._last}>"
 
-    def selection(self, document: Document, spans: Sequence[Span]) -> Events:
-        """Replace the selected texts, all in one fill."""
-        inner = [trimmed(document.text, *span) for span in spans]
+    def selection(self, document: Document, spans: Sequence[Span], schema: Schema | None = None) -> Events:
+        """Replace the selected texts, all in one fill. A single cursor gets text with a grammar among imports and in
+        JSON, which has a `schema`, and Markdown."""
+        text, name = document.text, document.language
+        inner = [trimmed(text, *span) for span in spans]
         if any(end - start > MAX_SELECTION for start, end in inner):
             raise NoFill(f"The selection is longer than {MAX_SELECTION} characters; select less.")
-        return self._begin(document, [Gap(*span) for span in inner])
-
-    def cursor(self, document: Document, at: int, schema: Schema | None = None) -> Events:
-        """Insert text at a cursor: among imports and in JSON and Markdown with the grammar of the fill."""
-        text, name = document.text, document.language
-        return self._begin(document, [Gap(at, at)], offer=offer_at(text, at, name, repair.parsed(text, name), schema))
+        at_cursor = len(inner) == 1 and inner[0][0] == inner[0][1]
+        offer = offer_at(text, inner[0][0], name, repair.parsed(text, name), schema) if at_cursor else None
+        return self._begin(document, [Gap(*span) for span in inner], offer=offer)
 
     def holes(
         self, document: Document, spans: Sequence[Span] = (), marker: str = MARKER, *, snippet: bool = False
@@ -109,8 +108,8 @@ class Fills:
         return or_else(events, "The model proposes nothing that fits here; the text stays as it is.", note)
 
     async def _next(self, document: Document, history: FillHistory, turn: Turn, *, tries: int) -> Events:
-        """Yield the result for the best candidate not shown yet; if `tries` jobs find none that fits, for the part of
-        one that does, or no FillResult."""
+        """Yield the result for the best candidate not shown yet. If none of `tries` jobs has one, the part of a
+        candidate that fits is the result, if there is any."""
         turn.check()
         history.where(document.text)
         gate, answer, known = self._settings.options.syntax_gate, list[Candidate](), len(history.invented)
@@ -176,11 +175,11 @@ class Fills:
             assert isinstance(event, wire.Done)  # infill raises otherwise
             answers = [batch.fills(holes) for holes in (event.holes, *event.alternatives)]
             if len(batch.sites) == count:
-                yield history.answer([task.candidate(batch.fitted(fills)) for fills in answers], answers)
+                yield history.receive([task.candidate(batch.fitted(fills)) for fills in answers], answers)
                 return
             filled |= batch.fitted(answers[0])
             made += answers[0]
-        yield history.answer([task.candidate(filled)], [made])
+        yield history.receive([task.candidate(filled)], [made])
 
     def _job(self, document: Document, history: FillHistory, batch: Batch) -> wire.Infill:
         """The job of a batch, which reads no member that an earlier one invented. The first job of a repair starts from

@@ -34,7 +34,7 @@ class FillHistory:
     def __repr__(self) -> str:
         return f"<FillHistory {len(self.task.gaps)} gaps, {len(self.shown)} shown, seed {self.seed}>"
 
-    def answer(self, candidates: Sequence[Candidate], fills: Sequence[Sequence[wire.Fill]]) -> list[Candidate]:
+    def receive(self, candidates: Sequence[Candidate], fills: Sequence[Sequence[wire.Fill]]) -> list[Candidate]:
         """Take in the candidates of an answer, best first, each with its fills."""
         self.fills |= dict(zip(reversed(candidates), reversed(fills), strict=True))  # of two alike, the better
         self.waiting = list(candidates)
@@ -58,10 +58,11 @@ class FillHistory:
         return fresh[0] if fresh else None
 
     def take_part(self, candidates: Sequence[Candidate]) -> Candidate | None:
-        """The sound part of the best of the candidates, none of which may stand as it is."""
-        if candidates and not self.task.repairs:
-            best = candidates[0]
-            self.answer([self.task.sound_part(best)], [self.fills[best]])
+        """The sound part of the best candidate that has one. None of them may stand as it is."""
+        for candidate in () if self.task.repairs else candidates:
+            if any(part := self.task.sound_part(candidate)):
+                self.receive([part], [self.fills[candidate]])
+                break
         return self.take(gate=True)
 
     def applied(self) -> tuple[str, list[Span]]:

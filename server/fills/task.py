@@ -17,6 +17,7 @@ from caesura.server.text import repair
 from caesura.server.text.document import Span
 
 MARKER = "<FILL>"
+MAX_TRIALS = 40  # most checks for the part of a candidate that may stand: about a second in a long file
 
 _STRAY = re.compile(r"[\s)\]}>\"'`,;]*")  # text that a repair may delete without a replacement
 
@@ -126,23 +127,31 @@ class Task:
         """The members that the candidate reads and a class does not have."""
         return self._site.invented(*self._joined(candidate))
 
-    def sound(self, candidate: Candidate) -> bool:
-        """True if the candidate may stand in the text. Harmless texts fill the gaps that it leaves empty."""
+    def sound(self, candidate: Candidate, gaps: Sequence[int] | None = None) -> bool:
+        """True if the candidate may stand in the text. Harmless texts fill the gaps that it leaves empty. Members are
+        looked for in the texts of these `gaps`, by default in all."""
         texts = dict.fromkeys(tuple(text or harmless for text in candidate) for harmless in HARMLESS)
-        return any(self._site.is_sound(*self._joined(each)) for each in texts)
+        for insert, spans in map(self._joined, texts):
+            if self._site.is_sound(insert, spans if gaps is None else [spans[gap] for gap in gaps]):
+                return True
+        return False
 
     def is_half(self, candidate: Candidate) -> bool:
         return self.offer is None and is_half(self._joined(candidate)[0], self._site.context)
 
     def sound_part(self, candidate: Candidate) -> Candidate:
-        """The texts of a candidate that may stand in the text together, each kept if it may join the ones before it;
-        of a single text a sound start."""
+        """The texts of a candidate that may stand in the text together; empty for the others. If it has only one text,
+        a sound start of it."""
         if len(candidate) == 1:
             return (self._site.sound_start(candidate[0]),)
-        kept = ("",) * len(candidate)
-        for gap, text in enumerate(candidate):
-            more = (*kept[:gap], text, *kept[gap + 1 :])
-            kept = more if text and self.sound(more) else kept
+        kept, parts, trials = ("",) * len(candidate), [range(len(candidate))], 0
+        while parts and (trials := trials + 1) <= MAX_TRIALS:
+            part = parts.pop()
+            more = tuple(candidate[gap] if gap in part else text for gap, text in enumerate(kept))
+            if self.sound(more, part):
+                kept = more
+            elif len(part) > 1:  # the half that comes first is tried first
+                parts += [part[len(part) // 2 :], part[: len(part) // 2]]
         return kept
 
     @cached_property

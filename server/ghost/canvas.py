@@ -165,11 +165,12 @@ class WarmCanvas:
 
     def best(self, cursor: int, place: Site) -> tuple[Proposal, wire.Fill]:
         """The best fill that adds no syntax error, and what would be shown of it if it were likely enough."""
-        for fill in self.fills:
-            found = self._fit(fill.text, cursor, replacing=False)
-            if isinstance(found, Proposal) and found.insert and self._gated(found, cursor, place) == found.insert:
-                return found, fill
-        return Proposal(""), self.fills[0]
+        fits = [(self._fit(fill.text, cursor, replacing=False), fill) for fill in self.fills]
+        fitting = [(found, fill) for found, fill in fits if isinstance(found, Proposal)]
+        cuts = [(replace(found, insert=self._gated(found, cursor, place)), found, fill) for found, fill in fitting]
+        whole = [(cut, fill) for cut, found, fill in cuts if cut == found]
+        parts = [(cut, fill) for cut, _, fill in cuts if cut.insert]
+        return next(iter([*whole, *parts]), (Proposal(""), self.fills[0]))
 
     def fault(self, cursor: int, place: Site) -> Fault | None:
         """Why nothing of the best fill is shown at `cursor`; None if a part of it is."""

@@ -5,7 +5,6 @@ key a new canvas starts from the rest of the old one.
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.canvases import Canvases
 from caesura.server.ghost.feedback import TAKEN, Feedback, Suggestion
 from caesura.server.ghost.reader import ContextReader
-from caesura.server.ghost.sites import Sites
+from caesura.server.ghost.sites import IN_FRONT, Sites
 from caesura.server.ghost.typed import Proposal, Typed
 from caesura.server.infill.choose import ALL, ShowThreshold
 from caesura.server.infill.indentation import usual_step
@@ -37,9 +36,6 @@ from caesura.server.text.lexer import indent_of
 from caesura.server.text.workspace import OpenDocument
 
 NEARBY = 30  # lines; within them the chosen neighbours stay, and so does the engine's KV of them
-IN_FRONT = "The cursor stands in front of a word; a manual request may give text that ends before it."
-
-_WORD = re.compile(r"\w")
 
 
 @dataclass(frozen=True)
@@ -155,7 +151,7 @@ class Pane:
             return
         closing = self.opened.document.text[at : self._services.sites.end(self.opened, at)]
         canvas = self._canvas(Typed(at, closing=closing), speculative=True)
-        if not canvas.refusal:
+        if canvas.refusal in ("", IN_FRONT):  # the user may begin another word there
             reader.read(self._job(canvas, reader.document))
             self._readings = reader.count if known else self._readings
 
@@ -188,7 +184,7 @@ class Pane:
         if canvas is None or canvas.lacks(start.threshold, asked=invoked):
             return self._begin(start), "cold"
         if invoked:
-            canvas.threshold = canvas.threshold.lower(start.threshold)
+            canvas.threshold = canvas.threshold.lower(canvas.threshold_for(start.threshold, asked=True))
             replacing = start.selected is not None
             shown = None if replacing else self.shown_at(start.at, canvas)
             if canvas.over and not canvas.propose(start.at, self.place(canvas), shown, replacing=replacing).insert:
@@ -269,8 +265,6 @@ class Pane:
 
     def _launch(self, canvas: WarmCanvas, draft: tuple[str] | None = None) -> None:
         """Begin the job of a canvas, unless no suggestion is wanted there."""
-        if not canvas.asked and _WORD.match(canvas.site.text, canvas.site.end):
-            canvas.refusal = IN_FRONT
         if canvas.refusal:
             canvas.over = True
             return

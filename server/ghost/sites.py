@@ -5,14 +5,17 @@ from dataclasses import replace
 
 from caesura.server.context.context import Context, after_closing, line_before
 from caesura.server.context.project import Project
-from caesura.server.infill.site import ALONE, Site, budget, offer_at, site
+from caesura.server.infill.site import Site, budget, site
 from caesura.server.options import Settings
-from caesura.server.structured import edits
+from caesura.server.structured import edits, imports
 from caesura.server.structured.offer import Offer
 from caesura.server.text.workspace import OpenDocument
 
 LEAST_WORD = 3  # letters of a word of prose that must be typed before its rest is suggested
 
+IN_FRONT = "The cursor stands in front of a word; a manual request may give text that ends before it."
+
+_WORD = re.compile(r"\w")
 _WORD_BEGUN = re.compile(rf"\w{{{LEAST_WORD}}}\Z")
 
 
@@ -56,6 +59,8 @@ class Sites:
 
     def _refusal(self, opened: OpenDocument, place: Site, origin: int, *, invoked: bool) -> str:
         options, scope = self._settings.options, place.context.scope
+        if not invoked and _WORD.match(place.text, place.end):
+            return IN_FRONT
         if opened.document.language == "markdown" and not invoked:
             line = line_before(place.text, place.start)
             prose = edits.is_prose(line) and not edits.in_code(opened.document.text, origin, opened.tree.tree)
@@ -69,12 +74,17 @@ class Sites:
 
     def _offer(self, opened: OpenDocument, place: Site) -> Offer | None:
         """The offer of the document's language, or of an import line, if there is one."""
-        name, names = opened.document.language, bool(opened.language.names)
-        if not (names or self._structured(opened)):
+        if opened.language.names:
+            whole = place.tree is not None and place.start == place.end  # the tree has no text besides
+            return (
+                imports.completion(place.text, place.start, opened.language, place.tree, *self._project.others(opened))
+                if whole
+                else None
+            )
+        if not self._structured(opened):
             return None
         text, schema = place.text[: place.start] + place.text[place.end :], self._project.schema(opened)
-        tree = place.tree if place.start == place.end else None  # else it has the closing brackets too
-        return offer_at(text, place.start, name, tree, schema, self._project.others(opened) if names else ALONE)
+        return edits.completion(text, place.start, language=opened.document.language, schema=schema)
 
     def _structured(self, opened: OpenDocument) -> bool:
         return self._settings.options.structured and opened.document.language in edits.LANGUAGES

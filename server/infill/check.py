@@ -41,9 +41,10 @@ class SyntaxGate:
     """Judges insertions at the hole `start:end` (code points) of `text`. Nothing is parsed until the first of them.
 
     Only the outermost statements next to the hole are parsed; `tree`, which may be missing or out of date, has their
-    bounds. An error is an ERROR or MISSING node. An insertion is sound if it leaves no more errors than the text has
-    now, or with one of the `harmless` texts in the hole: a text is often broken during typing. If it must be
-    `finished`, a block that it opens and nothing closes is an error too, and so is a node inside of an ERROR."""
+    bounds. An error is an ERROR or MISSING node. A text is often broken during typing, so a sound insertion may leave
+    errors: as many as the text has now, or as with the best of the `harmless` texts in the hole, if that is fewer. If
+    it must be `finished`, a block that it opens and nothing closes is an error too, and so is a node inside of an
+    ERROR."""
 
     def __init__(
         self,
@@ -73,8 +74,8 @@ class SyntaxGate:
         return f"<SyntaxGate {self._row.id} {self._start}:{self._end} {self._window}>"
 
     def sound(self, insert: str, new: Sequence[Span] | None = None) -> bool:
-        """True if all of `insert` may stand in the hole. Only its spans `new` differ from the document, where it is a
-        text with several fills; by default all of it."""
+        """True if all of `insert` may stand in the hole. `new`: the spans of `insert` that were filled, by default all
+        of it."""
         new = [(0, len(insert))] if new is None else new
         if insert == self._hole:
             return True
@@ -175,7 +176,8 @@ class SyntaxGate:
         if closers and reads(before + insert + closers + after, form):
             return insert
         above, below = before[: len(before) - len(line)], after[len(rest) :]
-        if not reads(above + below, form):
+        without = [before + harmless + after for harmless in self._harmless]
+        if not any(reads(text, form) for text in (without if "\n" in self._hole else [above + below, *without])):
             return insert
         starts = [insert[: line_end.start()] for line_end in re.finditer("\n", insert)]
         return next((start for start in starts[: -MAX_STARTS - 1 : -1] if reads(before + start + below, form)), "")
@@ -255,7 +257,7 @@ class SyntaxGate:
         if not errors and self._takes_next_line(window, insert):
             return 1
         if self._finished:
-            return errors or int(window.lacks_body(insert, len(insert)))
+            return errors + window.lacks_body(insert, len(insert))
         if errors and not line_after(self._text, self._end).strip():
             text = line_before(self._text, self._start) + insert
             for rest in rests(text, self._row, brace=brace, alone=self._alone):

@@ -158,14 +158,15 @@ def choice(site: Site, done: wire.Done) -> tuple[str, wire.Fill]:
 
 def proposals(site: Site, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
     """The texts that may be inserted for an answer, each with the fill it comes from: the candidates that may stand
-    there as they are, whole ones before half ones and the best first; then the sound start of the best one. None of
-    them shows the mask of a secret."""
+    there as they are, whole ones before half ones and the best first; then the sound start of the best that has one.
+    None of them shows the mask of a secret."""
     around = site.context
     fills = [site.fill(holes) for holes in (done.holes, *done.alternatives)]
     texts = [(text, fill) for fill in fills if (text := site.fitted(fill.text))]
     for text, fill in sorted(texts, key=lambda one: site.offer is None and is_half(one[0], around)):
         if site.sound_start(text) == text and not reveals(text, around.prefix, around.suffix):
             yield text, fill
-    for text, fill in texts[:1]:
+    for text, fill in texts:
         if (start := site.sound_start(text)) and not reveals(start, around.prefix, around.suffix):
             yield start, fill
+            return

@@ -11,7 +11,6 @@ from caesura import wire
 from caesura.characters import visible
 from caesura.schema.document import Schema
 from caesura.server.context.context import Budget, Context, HoleKind, context, hole
-from caesura.server.context.neighbours import Snapshot
 from caesura.server.infill.check import HARMLESS, SyntaxGate
 from caesura.server.infill.insert import finish
 from caesura.server.infill.job import Ask, infill
@@ -23,7 +22,6 @@ from caesura.server.text.document import Span
 from caesura.server.text.repair import parsed
 
 DEFAULTS = Options()
-ALONE: tuple[str, Sequence[Snapshot]] = ("", ())  # no other files may be read
 
 
 @dataclass(frozen=True)
@@ -155,19 +153,11 @@ def at_cursor(text: str, at: int, name: str, kind: HoleKind | None = None) -> Si
     return replace(place, offer=offer_at(text, at, name, place.tree, schema=None))
 
 
-def offer_at(
-    text: str,
-    at: int,
-    name: str,
-    tree: tree_sitter.Tree | None,
-    schema: Schema | None,
-    others: tuple[str, Sequence[Snapshot]] = ALONE,
-) -> Offer | None:
-    """The offer at a cursor, if there is one. `others` are the path of the document and the other files that it may
-    import."""
+def offer_at(text: str, at: int, name: str, tree: tree_sitter.Tree | None, schema: Schema | None) -> Offer | None:
+    """The offer at a cursor, if there is one. No other files are read for it."""
     row = language(name)
     if row.names:
-        return imports.completion(text, at, row, tree, *others)
+        return imports.completion(text, at, row, tree)
     return edits.completion(text, at, language=name, schema=schema)
 
 

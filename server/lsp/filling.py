@@ -93,7 +93,7 @@ def begin(session: Session, command: str, request: FillRequest) -> tuple[OpenDoc
         if not session.settings.options.structured:
             raise NoFill("Structured edits are off; turn on the setting 'structured'.")
         return opened, session.edits.edit(document, spans, find(session, document, request.schema), request.offer)
-    return opened, fills.selection(document, spans)
+    return opened, fills.selection(document, spans, session.project.schema(opened))
 
 
 def find(session: Session, document: Document, schema: str | None = None) -> Find:

@@ -597,7 +597,7 @@ def test_holes_needs_markers_and_not_too_many(run: Run, source: Path) -> None:
     source.write_text("x = ___\n" * 65)
     ran = run("holes", source, "--marker", "___")
     assert ran.code == 1
-    assert "65 holes, and 64 can be filled together" in ran.err
+    assert "65 markers; 64 can be filled together" in ran.err
 
 
 # eval

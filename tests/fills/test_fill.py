@@ -16,7 +16,7 @@ from caesura.server.context.secrets import FILLER
 from caesura.server.fills.fills import Fills
 from caesura.server.fills.history import LastFills
 from caesura.server.fills.result import Events, FillResult, Progress
-from caesura.server.fills.task import NoFill
+from caesura.server.fills.task import Gap, NoFill, Task, markers
 from caesura.server.options import Options, Settings
 from caesura.server.text import repair
 from caesura.server.text.document import Document
@@ -200,11 +200,11 @@ async def test_a_result_has_the_engines_fills_of_its_texts() -> None:
 async def test_at_a_cursor_a_text_has_the_grammar_of_the_schema_and_joins_no_word() -> None:
     text, schema = '{"a": }', '{"properties": {"a": {"enum": ["one"]}}}'
     page, (fill, engine) = document(text, "json"), fills([["two"], ['"one"']])
-    found = await result(fill.cursor(page, 6, Schema(json.loads(schema))))
+    found = await result(fill.selection(page, [(6, 6)], Schema(json.loads(schema))))
     assert apply(page, found) == '{"a": "one"}'
     assert engine.jobs[0].schemas == (schema,)
     page, (fill, _) = document("x = y\n"), fills([["a + b"]])
-    assert apply(page, await result(fill.cursor(page, 4))) == "x = a + y\n"
+    assert apply(page, await result(fill.selection(page, [(4, 4)]))) == "x = a + y\n"
 
 
 async def test_a_marker_that_an_editor_has_closed_as_a_tag_is_one_hole() -> None:
@@ -235,6 +235,19 @@ async def test_the_holes_whose_text_fits_are_filled_where_another_one_has_none()
     assert apply(page, found) == "x = f(a)\ny = <FILL>\nz = c\n"
     assert len(found.unfilled) == 1
     assert len(engine.jobs) == 2, "another seed comes first"
+
+
+def test_of_many_holes_a_few_that_do_not_fit_cost_a_few_checks() -> None:
+    text = "".join(f"def f{n}():\n    a = 1\n    return <FILL>\n\n\n" for n in range(64))
+    bad = {5, 6, 40}
+    task = Task(text, "python", tuple(Gap(*span) for span in markers(text, ())), repair.parsed(text, "python"))
+    part = task.sound_part(tuple("a +" if n in bad else "a" for n in range(64)))
+    assert {n for n, each in enumerate(part) if not each} == bad
+
+
+async def test_keys_that_stand_twice_elsewhere_do_not_refuse_a_fill() -> None:
+    page, (fill, _) = document("a: <FILL>\nb: 1\nb: 2\nc: <FILL>\n", "yaml"), fills([["1", "2"]])
+    assert apply(page, await result(fill.holes(page))) == "a: 1\nb: 1\nb: 2\nc: 2\n"
 
 
 async def test_the_start_of_a_text_is_taken_where_no_candidate_fits() -> None:

@@ -109,6 +109,7 @@ def test_a_text_that_is_whole_with_something_in_the_hole_is_not_left_broken() ->
         ("def f(a):\n    ¦\n", "python", "b = a\n    if b:  # so", "b = a"),
         ("function f() {\n  ¦\n}\n", "javascript", "a();\n  if (b) {", "a();"),
         ("#include <a.h>\n¦\n", "c", "#if A", ""),
+        ("def f(:\n    pass\n\n\nx = 1\n¦\n", "python", "if x:", ""),
     ],
 )
 def test_a_block_is_open_in_ghost_text_and_closed_in_a_fill(source: str, name: str, insert: str, left: str) -> None:
