@@ -81,7 +81,7 @@ def without(members: Sequence[str], segments: Sequence[wire.Text | wire.Hole]) -
 
 
 def _enlarged(place: Site, task: Task, index: HoleIndex, options: Options) -> Site:
-    """The site, enlarged to hold at least as much as the replaced text. A repair is judged by what it mends."""
+    """The site, enlarged to hold at least as much as the replaced text."""
     replaced, choices = task.replaced(index), task.choices(index)
     lines = replaced.count("\n") + 1
     gap = task.gaps[index[0]]
@@ -90,5 +90,4 @@ def _enlarged(place: Site, task: Task, index: HoleIndex, options: Options) -> Si
         around = replace(around, kind="block", lines=max(lines, around.lines))
     tokens = max(hole(around, options.max_tokens).max_tokens, min(wire.MAX_SLOTS, len(replaced) // 3))
     asked = wire.Hole(tokens, "span", wire.Pattern(either(choices))) if choices else wire.Hole(tokens, around.kind)
-    checked = place.is_checked and not task.repairs
-    return replace(place, context=around, hole=asked, is_checked=checked, offer=task.offer)
+    return replace(place, context=around, hole=asked, offer=task.offer)
