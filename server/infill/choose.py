@@ -168,5 +168,6 @@ def proposals(site: Site, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
             yield text, fill
     for text, fill in texts:
         if (start := site.sound_start(text)) and not reveals(start, around.prefix, around.suffix):
-            yield start, fill
+            if start != text:  # else it was given above
+                yield start, fill
             return
