@@ -39,7 +39,7 @@ from caesura.engine.methods.verify.lookup import agreeing, agreement
 from caesura.engine.models import Run
 from caesura.server.infill.choose import choice
 
-import parts  # isort: skip  (beside this script)
+import parts  # isort: skip  (next to this script)
 from canvas_places import PLACES, Trial, mismatched, trials  # isort: skip
 from forwards import Counted  # isort: skip
 from infilling.cases import Sources  # isort: skip

@@ -15,7 +15,7 @@ from pathlib import Path
 from caesura import wire
 from caesura.engine.methods.verify.lookup import agreement
 
-from forwards import AFTER, BEFORE  # isort: skip  (beside this script)
+from forwards import AFTER, BEFORE  # isort: skip  (next to this script)
 from infilling.cases import Case, lines  # isort: skip
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "training"))

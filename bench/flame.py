@@ -32,7 +32,7 @@ from caesura import model_store, wire
 from caesura.engine import models as engine_models
 from caesura.engine import scheduler
 
-from latency import HERE, Place, Report, conditions, places, save, table  # isort: skip  (beside this script)
+from latency import HERE, Place, Report, conditions, places, save, table  # isort: skip  (next to this script)
 
 RATE = 100  # samples a second
 BEFORE, AFTER = 6000, 2000  # characters of a file that a job brings

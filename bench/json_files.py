@@ -21,7 +21,7 @@ from pathlib import Path
 from caesura import model_store
 from caesura.server.options import MODES
 
-from latency import HERE, Editor, Report, conditions, own_engine, save, spread, table  # isort: skip  (beside this script)
+from latency import HERE, Editor, Report, conditions, own_engine, save, spread, table  # isort: skip  (next to this script)
 
 WAIT_MS = 250.0  # the server's own deadline: from then on it answers with the first it has to show
 SETTLE_S = 0.3  # between opening a file and typing in it

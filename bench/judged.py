@@ -28,7 +28,7 @@ from typing import Any
 
 from caesura import model_store
 
-from infilling.scores import paired  # isort: skip  (beside this script)
+from infilling.scores import paired  # isort: skip  (next to this script)
 from latency import CAESURA, HERE, own_engine, table  # isort: skip
 
 sys.path.insert(0, str(HERE.parent / "training"))

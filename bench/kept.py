@@ -29,7 +29,7 @@ from caesura.server.records.stats import Stats
 from caesura.server.records.trace import Trace
 from caesura.server.text.workspace import Workspace
 
-from latency import HERE, conditions, own_engine, save, table  # isort: skip  (beside this script)
+from latency import HERE, conditions, own_engine, save, table  # isort: skip  (next to this script)
 
 FILES = ("argparse", "configparser", "csv", "shlex", "tarfile", "textwrap", "json/decoder", "http/cookies")
 NEIGHBOURS = {"json/decoder": ("json/scanner", "json/__init__"), "http/cookies": ("http/cookiejar",)}

@@ -35,7 +35,7 @@ from caesura import model_store
 from caesura.client.shared import Engine
 from caesura.engine.tokens.tokenizer import Tokenizer
 
-from llama import CHARACTERS, THREADS, Line, Peer  # isort: skip  (beside this script)
+from llama import CHARACTERS, THREADS, Line, Peer  # isort: skip  (next to this script)
 
 CAESURA = [sys.executable, "-P", "-m", "caesura"]
 HERE = Path(__file__).resolve().parent

@@ -17,7 +17,7 @@ from caesura.engine.grammar import constraint
 from caesura.engine.grammar.tokens import Tree
 from caesura.engine.tokens.tokenizer import Tokenizer
 
-from latency import HERE, Report  # isort: skip  (beside this script)
+from latency import HERE, Report  # isort: skip  (next to this script)
 
 # guidance-ai/jsonschemabench at ba103c73, maskbench/README.md (MIT): all 11,306 schemas, Llama 3's 128k tokens, one
 # thread of an AMD EPYC 7V13; 900 s at most a schema. Another machine, another vocabulary, another sample than ours.

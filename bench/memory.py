@@ -25,7 +25,7 @@ from pathlib import Path
 
 from caesura import model_store
 
-from llama import CHARACTERS, Peer  # isort: skip  (beside this)
+from llama import CHARACTERS, Peer  # isort: skip  (next to this)
 from latency import HERE, WAIT_MS, Editor, Place, Report, conditions, engine_starts  # isort: skip
 from latency import memory, own_engine, places, resident, save, table  # isort: skip
 

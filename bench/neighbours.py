@@ -26,7 +26,7 @@ from caesura.client.shared import Engine
 from caesura.server.context.files import Files
 from caesura.server.context.neighbours import Snapshot, Target, choose
 
-from infilling.scores import interval, similarity  # isort: skip  (beside this)
+from infilling.scores import interval, similarity  # isort: skip  (next to this)
 from latency import HERE, START_S, Report, conditions, own_engine, save, spread, table  # isort: skip
 
 LANGUAGES = ("python", "typescript")

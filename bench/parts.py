@@ -35,7 +35,7 @@ from caesura.server.infill.insert import finish
 from caesura.server.infill.site import Site, at_cursor
 from caesura.server.options import Options
 
-import neighbours  # isort: skip  (beside this script)
+import neighbours  # isort: skip  (next to this script)
 from forwards import without_lookup  # isort: skip
 from infilling.cases import GROUPS, Sources, read  # isort: skip
 from infilling.scores import interval, paired  # isort: skip

@@ -17,7 +17,7 @@ from caesura.schema.reader import read_schema
 from caesura.server.structured.json.edits import offers
 from caesura.server.structured.offer import NoOffer, Offer
 
-from documents import Document  # isort: skip  (beside this script)
+from documents import Document  # isort: skip  (next to this script)
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\r\n]*|/\*.*?\*/|[{}\[\],:]|[^\s{}\[\],:"/]+', re.DOTALL)
 _LETTER = re.compile(r"\\u[dD][89abAB]..\\u....|\\u....|\\.|.", re.DOTALL)  # of a string, whole

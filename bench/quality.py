@@ -25,7 +25,7 @@ from pathlib import Path
 
 from caesura import model_store
 
-from infilling.cases import GROUPS, HUMAN_EVAL, SANTA, Case, Sources, read  # isort: skip  (beside this script)
+from infilling.cases import GROUPS, HUMAN_EVAL, SANTA, Case, Sources, read  # isort: skip  (next to this script)
 from infilling.report import comparison, drawn, markdown, pairs, picture, summary  # isort: skip
 from infilling.rows import OURS, ROWS, Completion, Means, complete, kind, label  # isort: skip
 from infilling.sandbox import passes  # isort: skip
@@ -77,14 +77,15 @@ def _group(
 
 
 def _known(row: Report | None, about: Report) -> bool:
-    """Whether a row is of the same code, model and deadline. Files that differ from their commit are no known code."""
+    """True if a row is of the same code, model and deadline. Code with uncommitted changes is not known again."""
     if row is None or row["errors"] or about["commit"].endswith("+"):
         return False
     return all(row["conditions"].get(key) == about[key] for key in ("commit", "model", "deadline_ms"))
 
 
 def judged(row: str, cases: Sequence[Case], completions: Sequence[Completion]) -> tuple[Report, list[Score]]:
-    """The figures of a row, and its scores. Of ghost text they are of what is drawn; best candidates are not run."""
+    """The figures of a row, and its scores. A row of ghost text is scored by what is drawn; its best candidates are not
+    run."""
     pairs = list(zip(cases, completions, strict=True))
     if kind(row) != "ghost":
         scores = [score(case, completion.text) for case, completion in pairs]

@@ -25,7 +25,7 @@ from caesura.engine.methods.absorbing import Denoising
 from caesura.engine.models import Model
 from caesura.engine.samplers._scheduled import Scheduled
 
-from latency import table  # isort: skip  (beside this script)
+from latency import table  # isort: skip  (next to this script)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from caesura.engine.grammar.schema import language
 from caesura.schema.dialects import SchemaError
 from caesura.schema.reader import read_schema
 
-from latency import commit, machine, spread, table  # isort: skip  (beside this)
+from latency import commit, machine, spread, table  # isort: skip  (next to this)
 
 DIALECTS = {
     "draft7": "http://json-schema.org/draft-07/schema#",

@@ -19,7 +19,7 @@ from caesura.engine.models import Model
 from caesura.server.structured.json.edits import offers
 from caesura.server.structured.offer import NoOffer
 
-from documents import Document  # isort: skip  (beside this script)
+from documents import Document  # isort: skip  (next to this script)
 from inside import answers, scheduler, watched  # isort: skip
 from latency import Report, spread  # isort: skip
 from places import Edit, Node, nodes  # isort: skip

@@ -29,7 +29,7 @@ from caesura.engine.models import Model
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.model_store import SMALL, locate
 
-import masks  # isort: skip  (beside this script)
+import masks  # isort: skip  (next to this script)
 from documents import Document, instances, manifests, suite  # isort: skip
 from inside import Ticking, answers, scheduler, watched  # isort: skip
 from latency import HERE, Report, conditions, save, spread, table  # isort: skip

@@ -12,7 +12,7 @@ import jsonschema
 
 from caesura import wire
 
-from documents import Document  # isort: skip  (beside this script)
+from documents import Document  # isort: skip  (next to this script)
 from latency import Report, spread  # isort: skip
 from places import Edit  # isort: skip
 

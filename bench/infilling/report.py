@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from infilling.rows import SOURCES, Completion, kind, place  # isort: skip  (beside this)
+from infilling.rows import SOURCES, Completion, kind, place  # isort: skip  (next to this)
 from infilling.scores import Bin, Score, calibration_error, interval, paired, reliability  # isort: skip
 from latency import Report, spread, table  # isort: skip
 

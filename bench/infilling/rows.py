@@ -24,7 +24,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.gguf_file import GGUF
 from caesura.server.infill.site import bare_site
 
-from infilling.cases import Case  # isort: skip  (beside this)
+from infilling.cases import Case  # isort: skip  (next to this)
 from latency import CAESURA, HERE  # isort: skip
 from llama import SMOLLM2  # isort: skip
 
@@ -175,7 +175,7 @@ def _completion(answer: dict[str, Any]) -> Completion:
 
 
 def _drawn(answer: dict[str, Any]) -> Completion:
-    """Of ghost text. A place where the model is not asked has no time."""
+    """The completion of a row of ghost text. A place where the model is not asked has no time."""
     whole = _completion(answer)
     if not answer.get("stop"):
         return Completion("", error=whole.error)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from caesura.server.languages import grammar, language
 from caesura.server.text import repair
 
-from infilling.cases import Case  # isort: skip  (beside this)
+from infilling.cases import Case  # isort: skip  (next to this)
 from infilling.sandbox import passes  # isort: skip
 
 NORMAL_95 = 1.96
@@ -51,8 +51,8 @@ def score(case: Case, text: str) -> Score:
 
 
 def score_drawn(case: Case, text: str, best: str | None) -> Score:
-    """Of ghost text. A start of the best candidate may leave a bracket open: only a whole one has to parse. Where
-    nothing is drawn, no program passes."""
+    """The score of ghost text. A start of the best candidate may leave a bracket open: only a whole one has to
+    parse. Where nothing is drawn, no program passes."""
     found = score(case, text)
     found = found if text else replace(found, passed=False if case.test else None)
     return found if text and text == best else replace(found, parses=None)

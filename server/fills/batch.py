@@ -40,7 +40,7 @@ class Batch:
         return without(avoided, segments)
 
     def fills(self, holes: Sequence[wire.Fill]) -> Sequence[wire.Fill]:
-        """A fill for each site; all holes of the job are those of a single one with an offer."""
+        """A fill for each site. A site with an offer is alone, and all holes of the job are its own."""
         first, *others = self.sites.values()
         return holes if others else [first.fill(holes)]
 

@@ -163,7 +163,7 @@ class Task:
         return replace(found, harmless=harmless, offer=self.offer)
 
     def _joined(self, texts: Sequence[str]) -> tuple[str, list[Span]]:
-        """What stands from the first gap to the last with `texts` in the gaps, and their spans in it."""
+        """The text from the first gap to the last with `texts` in the gaps, and their spans in it."""
         text, spans = self.put(texts)
         start, tail = self.gaps[0].start, len(self.text) - self.gaps[-1].end
         return text[start : len(text) - tail], [(first - start, last - start) for first, last in spans]

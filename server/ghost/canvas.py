@@ -141,7 +141,7 @@ class WarmCanvas:
         that meets the threshold too. What the editor shows, `shown`, stays: a fill that continues it precedes a better
         one.
 
-        `place` is the site in the text of now. `part` allows locked words that are no whole line. `replacing` includes
+        `place` is the site in the current text. `part` allows locked words that are no whole line. `replacing` includes
         the fixed start, which then replaces the typed text.
         """
         judged = self._proposals(cursor, part=part and not self.over, replacing=replacing)
@@ -205,7 +205,7 @@ class WarmCanvas:
         return (text,) if text else None
 
     def place(self, text: str, tree: tree_sitter.Tree | None, *, is_checked: bool) -> Site:
-        """The site without the fixed start, in the text of now."""
+        """The site without the fixed start, in the current text."""
         origin, around = self.typed.origin, self.context
         around = replace(around, prefix=around.prefix.removesuffix(self.fixed_start))
         return replace(self.site, text=text, tree=tree, start=origin, end=origin, context=around, is_checked=is_checked)
@@ -238,7 +238,7 @@ class WarmCanvas:
         return replace(found, confidence=fill.confidence)
 
     def _fit(self, text: str, cursor: int, *, replacing: bool) -> Proposal | Fault:
-        """What is inserted of a `text` at `cursor`, however unlikely it is, or why it is not."""
+        """The part of `text` to insert at `cursor`, however unlikely it is, or why there is none."""
         insert = self.site.fitted(text)
         if not insert:
             return "unfit"

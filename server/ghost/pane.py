@@ -197,7 +197,7 @@ class Pane:
         return canvas, "typed_through" if canvas.typed.written and canvas.fills else "warm"
 
     def place(self, canvas: WarmCanvas) -> Site:
-        """The site of `canvas` in the text of now. The states of a canvas share it until the text changes: each check
+        """The site of `canvas` in the current text. The states of a canvas share it until the text changes: each check
         is parsed in the event loop, in 1.4 ms at 2,000 lines, and with a site of its own in 2.6 ms (p50)."""
         text, tree, options = self.opened.document.text, self.opened.tree.tree, self._services.settings.options
         key = canvas, text, tree, options.syntax_gate

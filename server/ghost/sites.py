@@ -75,12 +75,10 @@ class Sites:
     def _offer(self, opened: OpenDocument, place: Site) -> Offer | None:
         """The offer of the document's language, or of an import line, if there is one."""
         if opened.language.names:
-            whole = place.tree is not None and place.start == place.end  # the tree has no text besides
-            return (
-                imports.completion(place.text, place.start, opened.language, place.tree, *self._project.others(opened))
-                if whole
-                else None
-            )
+            if place.tree is None or place.start < place.end:  # the tree has the closing brackets, or not the text
+                return None
+            others = self._project.others(opened)
+            return imports.completion(place.text, place.start, opened.language, place.tree, *others)
         if not self._structured(opened):
             return None
         text, schema = place.text[: place.start] + place.text[place.end :], self._project.schema(opened)
