@@ -153,7 +153,7 @@ class WarmCanvas:
             sound = sound or [next((cut for cut in cuts if cut.insert), replace(found[0][0], insert=""))]
         if shown:
             confidence = max((fill.confidence for fill in self.fills[:1]), default=0.0)
-            on = [p for p in sound if p.insert.startswith(shown.insert)] or [replace(shown, confidence=confidence)]
+            on = [p for p in sound if p.continues(shown)] or [replace(shown, confidence=confidence)]
             sound = on + [p for p in sound if p not in on]
         if not sound:
             return Proposal("")
@@ -278,11 +278,17 @@ class WarmCanvas:
         return self.threshold.passes(self._before(cursor), found.insert, ends_line=ends, words=words)
 
     def _cut(self, proposal: Proposal, fill: wire.Fill, cursor: int, place: Site) -> Proposal:
-        """The start of a proposal that the gate accepts; nothing if the gate cuts it below the threshold."""
+        """The start of a proposal that the gate accepts; nothing if the gate cuts it below the threshold, or within the
+        fixed start, which is no text of the engine."""
         insert = self._gated(proposal, cursor, place)
-        if insert == proposal.insert or proposal.back or self.offer:
+        if insert == proposal.insert:
+            return proposal
+        size = cursor - proposal.back - self.typed.origin + len(insert) - len(self.fixed_start)
+        if size <= 0:
+            return replace(proposal, insert="")
+        if proposal.back or self.offer:
             return replace(proposal, insert=insert)
-        start = fill.text[: max(0, cursor - self.typed.origin + len(insert) - len(self.fixed_start))]
+        start = fill.text[:size]
         tokens = self._known(fill, start, cursor)
         chance = math.prod(p for _, p in tokens) if fill.probabilities else fill.confidence
         ends, words = ends_line(proposal.insert, len(insert), whole=False), counts_words(self.context)

@@ -433,9 +433,9 @@ class Pane:
         old, new = self.canvases.current, self.canvases.ahead
         if old is None or new is None:
             return
-        shown = old.propose(self._at, self.place(old), self.shown_at(self._at, old)).insert
-        found = new.propose(self._at, self.place(new)).insert
-        if found.startswith(shown) and len(found) > len(shown):
+        shown = old.propose(self._at, self.place(old), self.shown_at(self._at, old))
+        found = new.propose(self._at, self.place(new))
+        if found.continues(shown) and len(found.insert) > len(shown.insert):
             self.canvases.put(new)
             self.canvases.resting.remove(old)
         else:

@@ -99,7 +99,7 @@ class Request:
         """Report what the answer would be by now. The editor shows it at once, so the answer will begin with it."""
         proposal, shown = self._choose(canvas), self.pane.suggestion
         if proposal.insert:
-            if not (shown and shown.fits and shown.insert.endswith(proposal.insert)):
+            if not (shown and shown.fits and (shown.typed.origin, shown.insert) == (self.at, proposal.insert)):
                 self.pane.show(canvas, self.at, proposal)
             on_part(proposal)
 

@@ -12,14 +12,20 @@ QUOTES = "\"'`"
 @dataclass(frozen=True)
 class Proposal:
     """`insert` replaces `back` code points before the cursor and `eat` after it; an empty one means no proposal.
-    `others` are further texts for the same range, best first."""
+    `closed` are the marks after the cursor that end it: the editor has inserted them. `others` are further texts for
+    the same range, best first."""
 
     insert: str
     eat: int = 0
     back: int = 0
+    closed: str = ""
     others: tuple[str, ...] = ()
     confidence: float = 0.0
     id: str = ""  # set when the editor gets it
+
+    def continues(self, shown: "Proposal") -> bool:
+        """True if it begins with all of `shown`, also with the end that the editor has inserted."""
+        return (self.insert + self.closed).startswith(shown.insert + shown.closed)
 
 
 class Typed:
@@ -66,11 +72,11 @@ class Typed:
             return Proposal(rest)
         whole = insert if after == self.closing else rest
         closed = _closed(whole, after) if CLOSERS.issuperset(after) else 0
-        if after != self.closing and closed < len(after):
+        if closed < len(after) - len(self.closing):  # `closing` may stay
             return None
         body = len(rest) - closed
         ends = rest.endswith(after[:closed]) and not _closed(whole[: len(whole) - closed], after)
-        return Proposal(rest[:body]) if ends else Proposal(rest, eat=closed)
+        return Proposal(rest[:body], closed=rest[body:]) if ends else Proposal(rest, eat=closed)
 
     def rest(self, insert: str, cursor: int) -> Proposal | None:
         """The rest of `insert` at `cursor`; None if nothing is left, or if the typed text disagrees with it."""

@@ -9,7 +9,8 @@ editor that does anything at any moment. What must hold is checked whenever an a
 6. When the engine dies nobody waits for its jobs, nor for one that is gone longer than a job may take; from a request's
    deadline on nobody waits while there is something to show (`_check_live`, `_check_deadlines`).
 7. A place has one job (`_check_live`).
-8. What is shown stays: a value of a stream, and the answer, begins with what is left of it (`_show`, `_adds_up`).
+8. What is shown stays: a value of a stream, and the answer, begins with what is left of it, also where a popup opens
+   with its beginning, or closes (`_draw`, `_adds_up`).
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from caesura import wire
 from caesura.client.backend import EngineFailed, EngineUnavailable
 from caesura.server.context.context import Context
+from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.canvases import RESTING
 from caesura.server.ghost.pane import Selected
 from caesura.server.ghost.panes import Panes
@@ -85,6 +87,7 @@ SURE = (0.99, 0.99, 0.9, 0.99, 0.4, 0.8)
 JOB_S = 10.0  # what a job may take: the deadline that it has unless somebody says another
 RARE = ("close", "replace", "two edits", "error", *SETTINGS)
 JOBS = st.integers(0, 3)  # the job that is meant, of those that run
+ITEMS = st.tuples(st.integers(0, 3), st.sampled_from(("abc", "x", "")))  # of a popup: see `_selected`
 URIS, STEP = st.sampled_from(list(TEXTS)), st.sampled_from((12, 12, 0, 1, 2))  # turns of the loop after a step
 
 
@@ -122,15 +125,16 @@ class Mortal(FakeEngine):
 
 @dataclass
 class Ghost:
-    """What an editor draws: `insert` was meant for `before` the cursor and `after` it. `idle`: the user has done
-    nothing since but type it, so it must not shrink."""
+    """What an editor draws between `before` and `after`, over what is typed there if it is drawn with a `popup`.
+    `idle`: the user has done nothing since but type it, so it must not shrink."""
 
     id: str
     insert: str
     eat: int
     before: str
     after: str
-    idle: bool = True
+    popup: bool
+    idle: bool
 
     def typed(self, text: str) -> str | None:
         """What was typed at it since it was drawn; None where the text has changed elsewhere."""
@@ -139,8 +143,15 @@ class Ghost:
         return text[len(self.before) : len(self.before) + size] if fits and size >= 0 else None
 
     def fits(self, text: str) -> bool:
+        """Whether an editor may go on to draw it, where no popup decides that."""
         typed = self.typed(text)
-        return typed is not None and self.insert.startswith(typed.rstrip(CLOSERS) if typed else "")
+        return self.popup or (typed is not None and self.insert.startswith(typed.rstrip(CLOSERS) if typed else ""))
+
+    def stays(self, text: str, cursor: int, selected: Selected | None) -> bool:
+        """Whether it is drawn also after a request, which closes a popup, or has an item selected in one."""
+        if selected is None:
+            return self.stands(text, cursor)
+        return not self.eat and (self.before + self.insert).startswith(text[: selected.start] + selected.text)
 
     def stands(self, text: str, cursor: int) -> bool:
         """Whether it is still drawn at the cursor, also within brackets that the editor closed meanwhile."""
@@ -201,6 +212,7 @@ class Interleavings(RuleBasedStateMachine):
         self.workspace = Workspace("utf-32")
         self.cursors: dict[str, int] = {}
         self.ghosts: dict[str, Ghost] = {}
+        self.known: dict[object, str] = {}  # what the newest proposal of a document, and of a canvas, makes of the text
         self.asked: dict[asyncio.Task[None], Asked] = {}
         self.counted = {"shown": 0, "taken": 0}
         self.recorded: RequestRecord | None = None
@@ -262,7 +274,7 @@ class Interleavings(RuleBasedStateMachine):
     def accept(self, which: int, word: bool, tells: bool, turns: int) -> None:
         uri, rest = self._drawn()[which % len(self._drawn())]
         ghost, at = self.ghosts[uri], self.cursors[uri]
-        size = len(re.match(r"\s*(?:\w+|.)", rest)[0]) if word else len(rest)  # type: ignore[index]
+        size = len(_word(rest)) if word else len(rest)
         eat = 0 if word else ghost.eat
         self._run(self._put(uri, at, at + eat, rest[:size]), 0)
         if tells:
@@ -285,16 +297,22 @@ class Interleavings(RuleBasedStateMachine):
     def ask(self, uri: str, invoked: bool, stream: bool, turns: int) -> None:
         self._run(self._ask(uri, invoked, stream, None), turns)
 
-    @rule(uri=URIS, back=st.integers(0, 3), text=st.sampled_from(("abc", "alpha", "x")), turns=STEP)
-    def ask_with_an_item(self, uri: str, back: int, text: str, turns: int) -> None:
-        line = re.split("[\r\n]", self._text(uri)[: self.cursors[uri]])[-1]
-        selected = Selected(self.cursors[uri] - min(back, len(line)), text)
-        self._run(self._ask(uri, False, False, selected), turns)
+    @rule(uri=URIS, item=ITEMS, turns=STEP)
+    def ask_with_an_item(self, uri: str, item: tuple[int, str], turns: int) -> None:
+        self._run(self._ask(uri, False, False, self._selected(uri, item)), turns)
 
-    @rule(uri=URIS, stream=st.booleans(), text=st.sampled_from(FILLS), more=st.integers(1, 40), turns=STEP)
-    def suggest(self, uri: str, stream: bool, text: str, more: int, turns: int) -> None:
+    @rule(
+        uri=URIS,
+        item=st.none() | ITEMS,
+        stream=st.booleans(),
+        text=st.sampled_from(FILLS),
+        more=st.integers(1, 40),
+        turns=STEP,
+    )
+    def suggest(self, uri: str, item: tuple[int, str] | None, stream: bool, text: str, more: int, turns: int) -> None:
         """What happens most: the user waits for an answer."""
-        self._run(self._ask(uri, False, stream, None), 12)
+        selected = self._selected(uri, item) if item else None
+        self._run(self._ask(uri, False, stream and not item, selected), 12)
         pane = self.typing._panes.get(uri)
         for job in [job for job in self._live() if pane and job.document == pane._key]:
             told = self.told.setdefault(job.job, Told(text))
@@ -357,7 +375,7 @@ class Interleavings(RuleBasedStateMachine):
             self._supersede(uri)
             self.typing.close(uri)
             self.workspace.close(uri)
-            self.ghosts.pop(uri, None)
+            self._forget(uri)
             self._run(self._open(uri), turns)
         elif how == "replace":
             text = TEXTS[uri][1]
@@ -391,7 +409,7 @@ class Interleavings(RuleBasedStateMachine):
         if not self.settings.options.enable:
             self._supersede(*TEXTS)
             self.typing.close_all()
-            self.ghosts.clear()  # at the next request, which is refused
+            self._forget(*TEXTS)  # at the next request, which is refused
 
     async def _tell_accepted(self, ghost: Ghost, characters: int) -> None:
         self.typing.accepted(ghost.id, characters)
@@ -414,6 +432,13 @@ class Interleavings(RuleBasedStateMachine):
             self.cursors[uri] = start + len(text) - back
         await self._change(uri, (document.position(start), document.position(end), text))
 
+    def _selected(self, uri: str, item: tuple[int, str]) -> Selected:
+        """The item of a popup, over so much text before the cursor: this text, or the next word of what is shown."""
+        (back, text), at = item, self.cursors[uri]
+        typed = re.split("[\r\n]", self._text(uri)[:at])[-1][-back or at :]
+        rest = dict(self._drawn()).get(uri, "x")
+        return Selected(at - len(typed), text or typed + _word(rest))
+
     async def _change(self, uri: str, *changes: ContentChange | str) -> None:
         """As app.App.did_change does it."""
         opened = self._opened(uri)
@@ -423,6 +448,7 @@ class Interleavings(RuleBasedStateMachine):
         if edits or replaced:  # an edit that leaves the text as it is takes no answer away
             self._supersede(uri)
         if replaced:
+            self.known.pop(uri, None)
             self.typing.replaced(uri)
         if edits:
             self.typing.edited(opened, edits)
@@ -436,8 +462,8 @@ class Interleavings(RuleBasedStateMachine):
         asked = Asked(
             uri, at, selected is not None, self.loop.now, self.loop.now + self.settings.options.deadline_ms / 1000
         )
-        if (selected or invoked) and uri in self.ghosts:
-            self.ghosts[uri].idle = False
+        if ghost := self.ghosts.get(uri):
+            ghost.idle &= not invoked and ghost.stays(opened.document.text, at, selected)
         if stream:
             asked.stream = PartialResults(0)
         on_part = partial(self._hear, asked) if stream else None
@@ -456,23 +482,27 @@ class Interleavings(RuleBasedStateMachine):
                 assert lost, "only what is newer, or the engine's end, takes an answer away"
                 ghost = self.ghosts.get(asked.uri)
                 if not shown_fits:
-                    self.ghosts.pop(asked.uri, None)
+                    self.ghosts.pop(asked.uri, None)  # it may be there again for its item, or after a mistake is erased
                 elif ghost and self.workspace.get(asked.uri):
                     assert ghost.fits(self._text(asked.uri)), "a ghost that no longer fits is cleared"
             case Proposal(insert=""):
-                ghost = self.ghosts.pop(asked.uri, None)
+                ghost = self.ghosts.get(asked.uri)
+                self._forget(asked.uri)
                 off = self.recorded is not None and self.recorded.answer == "off"
-                kept = ghost is not None and ghost.idle and not (asked.selected or off)
-                assert not kept, "what is shown does not vanish"
+                assert off or not (ghost and ghost.idle), "what is shown does not vanish"
                 assert asked.over or off or self._answered(asked.uri), "nobody is sent away while a job runs"
             case Proposal():
+                canvas = self._canvas(asked.uri)
+                assert self.recorded
+                assert canvas
+                assert self.recorded.job == (canvas.job.job if canvas.job else ""), "it is recorded as what it is"
                 self._draw(asked, answer)
 
     def _hear(self, asked: Asked, part: Proposal) -> None:
         assert asked.stream
         if value := asked.stream.part(part):
             self._stream(asked, value)
-            self._show(asked, self.ghosts.get(asked.uri), part)
+            self._draw(asked, part)
 
     def _stream(self, asked: Asked, value: dict[str, Any]) -> None:
         assert not asked.over, "a state of another text"
@@ -480,56 +510,57 @@ class Interleavings(RuleBasedStateMachine):
         asked.values.append(value)
         _adds_up(asked.values)
 
+    def _canvas(self, uri: str) -> WarmCanvas | None:
+        return self.typing._panes[uri].canvases.current
+
     def _lost(self, uri: str) -> bool:
-        canvas = self.typing._panes[uri].canvases.current
+        canvas = self._canvas(uri)
         return canvas is not None and canvas.over and canvas.answer is None
 
     def _answered(self, uri: str) -> bool:
-        canvas = self.typing._panes[uri].canvases.current
+        canvas = self._canvas(uri)
         return canvas is None or canvas.over or canvas.broken
 
-    def _draw(self, asked: Asked, answer: Proposal) -> None:
+    def _draw(self, asked: Asked, shown: Proposal) -> None:
+        """The editor draws `shown` in the place of what it has drawn."""
         assert not asked.over, "an answer for another text"
         text, at = self._text(asked.uri), asked.at
-        start, end = at - answer.back, at + answer.eat
+        start, end = at - shown.back, at + shown.eat
         assert not re.search("[\r\n]", text[start:end]), "the range lies within the line"
         assert set(text[at:end]) <= set(CLOSERS), "only what the editor closed is eaten"
-        ghost = self.ghosts.pop(asked.uri, None)
-        if not (ghost and (ghost.before + ghost.insert).startswith(text[:start] + answer.insert)):
-            self._belongs(asked, answer, text[:start], text[end:])  # what stays may be of an earlier canvas
-        if asked.selected:
-            return  # an editor draws it with its popup, and takes both away
-        self._show(asked, ghost, answer)
-
-    def _show(self, asked: Asked, ghost: Ghost | None, shown: Proposal) -> None:
-        """The editor draws `shown` in the place of `ghost`."""
-        text, at = self._text(asked.uri), asked.at
+        before, after, ghost = text[:start], text[end:], self.ghosts.get(asked.uri)
         if ghost and ghost.idle:
-            drawn = text[:at] + shown.insert + text[at + shown.eat :]
-            assert drawn.startswith(ghost.before + ghost.insert), "what is shown only grows"
-        idle = self.cursors[asked.uri] == at
-        self.ghosts[asked.uri] = Ghost(shown.id, shown.insert, shown.eat, text[:at], text[at:], idle)
-
-    def _belongs(self, asked: Asked, answer: Proposal, before: str, after: str) -> None:
-        """With the proposal in it, the text is what the engine was shown, and in its hole what it said."""
-        assert self.recorded
-        [job] = [job for job in self.engine.jobs if job.job == self.recorded.job]
-        canvas = self.typing._panes[asked.uri].canvases.current
+            assert (before + shown.insert + after).startswith(ghost.before + ghost.insert), "what is shown only grows"
+        canvas = self._canvas(asked.uri)
         assert canvas
-        assert canvas.job == job
-        for insert in (answer.insert, *answer.others):
-            text = before + insert + after
-            holes = [
-                text[start:end]
-                for start in range(len(before) + len(insert) + 1)
-                if text[:start].endswith(job.prefix) and (self.window is NARROW or start == len(job.prefix))
-                for end in range(start, len(text) + 1)
-                if text[end:].startswith(job.suffix) and (self.window is NARROW or text[end:] == job.suffix)
-            ]
-            assert holes, "it was computed for this text"
-            said = {part for fill in self.told[job.job].fills for part in _parts(fill, canvas.context)}
-            rests = [hole.removeprefix(part) for hole in holes for part in said if hole.startswith(part)]
-            assert any(set(rest) <= set(CLOSERS) for rest in rests), "the engine said it"
+        for insert in (shown.insert, *shown.others):  # what stays may be of an earlier canvas
+            if before + insert + after not in (self.known.get(asked.uri), self.known.get(canvas)):
+                self._belongs(canvas, before, insert, after)
+        self.known[asked.uri] = self.known[canvas] = before + shown.insert + after
+        idle = self.cursors[asked.uri] == at
+        self.ghosts[asked.uri] = Ghost(shown.id, shown.insert, shown.eat, before, text[at:], asked.selected, idle)
+
+    def _belongs(self, canvas: WarmCanvas, before: str, insert: str, after: str) -> None:
+        """With the proposal in it, the text is what the engine was shown, and in its hole what it said."""
+        job, text = canvas.job, before + insert + after
+        assert job in self.engine.jobs
+        holes = [
+            text[start:end]
+            for start in range(len(before) + len(insert) + 1)
+            if text[:start].endswith(job.prefix) and (self.window is NARROW or start == len(job.prefix))
+            for end in range(start, len(text) + 1)
+            if text[end:].startswith(job.suffix) and (self.window is NARROW or text[end:] == job.suffix)
+        ]
+        assert holes, "it was computed for this text"
+        said = {part for fill in self.told[job.job].fills for part in _parts(fill, canvas.context)}
+        rests = [hole.removeprefix(part) for hole in holes for part in said if hole.startswith(part)]
+        assert any(set(rest) <= set(CLOSERS) for rest in rests), "the engine said it"
+
+    def _forget(self, *uris: str) -> None:
+        """The editor draws nothing any more."""
+        for uri in uris:
+            self.known.pop(uri, None)
+            self.ghosts.pop(uri, None)
 
     def _supersede(self, *uris: str) -> None:
         for asked in self.asked.values():
@@ -662,6 +693,12 @@ def _within(closers: str, text: str) -> bool:
     """Whether the text brings these closing marks along, in their order."""
     rest = iter(text)
     return set(closers) <= set(CLOSERS) and all(mark in rest for mark in closers)
+
+
+def _word(text: str) -> str:
+    """The first word, with the space before it."""
+    found = re.match(r"\s*(?:\w+|.)", text)
+    return found[0] if found else ""
 
 
 def _tokens(text: str) -> list[str]:

@@ -145,6 +145,15 @@ async def test_an_auto_closed_bracket(fill: str, expected: tuple[str, int]) -> N
     assert len(editor.engine.jobs) == 1
 
 
+async def test_an_auto_closed_bracket_within_a_pair_that_the_fill_leaves_open() -> None:
+    editor = Editor("g(|)")
+    await editor.type("f")
+    await editor.engine.say("(a)")
+    await editor.type("()", cursor=editor.cursor + 1)
+    assert len(editor.engine.jobs) == 1
+    assert await editor.shown() == "a"
+
+
 async def test_closing_frees_everything() -> None:
     editor = Editor("x =|")
     await editor.type(" ")

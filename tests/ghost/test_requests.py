@@ -186,6 +186,13 @@ async def test_the_rest_of_a_popups_item_stays_when_the_popup_closes() -> None:
     assert (await proposed(request)).insert == ""
 
 
+async def test_an_item_with_which_the_syntax_breaks_is_not_continued_nor_cut() -> None:
+    editor = written("  g()|\n", "typescript")
+    request = await editor.ask(selected=Selected(2, "g()x"))
+    await editor.engine.say("ab")
+    assert (await proposed(request)).insert == ""
+
+
 async def test_a_suggestion_that_begins_with_the_selected_item_stays_when_a_popup_opens() -> None:
     editor = Editor("os.p|")
     await editor.type("a")
@@ -267,6 +274,31 @@ async def test_what_is_shown_stays_where_the_canvas_has_other_text_at_last() -> 
     assert len(editor.engine.jobs) == 2, "for what is typed"
     await editor.engine.say("3")
     assert await editor.shown() == "1"
+
+
+async def test_text_that_ends_at_a_bracket_which_the_editor_closed_stays_as_well() -> None:
+    editor = Editor("x = f|")
+    request = await editor.ask(on_part=lambda part: None)
+    await editor.engine.say("(a)\n", locked=4)
+    await editor.type("()", cursor=editor.cursor + 1)
+    await editor.engine.say("(ab)")
+    await request
+    assert await editor.shown() == "a", "and not `ab`"
+
+
+async def test_a_part_that_was_shown_in_a_stream_goes_when_what_is_before_it_is_erased() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("ab\n", locked=3)
+    assert await editor.shown() == "ab"
+    await editor.type("a")
+    parts: list[Proposal] = []
+    request = await editor.ask(on_part=parts.append)
+    await editor.engine.say("ab\nc", locked=3)
+    await editor.type("", erase=1)
+    assert await request == NothingNew(shown_fits=False), "`b` alone is wrong here"
+    assert {part.insert for part in parts} == {"b"}
+    assert await editor.shown() == "ab"
 
 
 async def test_the_other_candidates_are_there_when_the_shown_one_is_asked_for_again() -> None:
