@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ MISSING = (
 )
 THREADS, CONTEXT = 1, 4096  # two threads wait for each other on a busy machine; tokens of each slot
 START_S, ANSWER_S = 120.0, 120.0  # limits are reached only where something is wrong
+LOG_CHARS = 2000
 
 Body = Mapping[str, Any] | bytes
 
@@ -49,8 +51,9 @@ class Exchange(NamedTuple):
 class LlamaServer:
     """Its port, and what may be asked of it without any code of ours."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, port: int, check: Callable[[], None]) -> None:
+        """`check` raises AssertionError, with the end of its log, if the program has ended."""
+        self.port, self.check = port, check
         self.url = f"http://127.0.0.1:{port}"
 
     def __repr__(self) -> str:
@@ -58,6 +61,22 @@ class LlamaServer:
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), ANSWER_S)
+
+    def is_listening(self) -> bool:
+        self.check()
+        try:
+            self.connect().close()
+        except OSError:
+            return False
+        return True
+
+    def is_ready(self) -> bool:
+        """True as soon as its model is loaded."""
+        self.check()
+        try:
+            return self.ask("GET", "/health").status == 200
+        except ConnectionError:
+            return False  # if it has just ended, the next check says so
 
     def ask(self, method: str, path: str, body: Body | None = None) -> Exchange:
         with self.connect() as connection:
@@ -121,7 +140,7 @@ def missing() -> str:
 def running(*options: str, weights: str = WEIGHTS, folder: Path = FOLDER) -> Iterator[LlamaServer]:
     """A server that answers. It runs in the folder of the weights, so that no answer holds a path of this machine."""
     with starting(*options, weights=weights, folder=folder) as server:
-        wait(lambda: server.ask("GET", "/health").status == 200, START_S)
+        wait(server.is_ready, START_S)
         yield server
 
 
@@ -132,23 +151,23 @@ def starting(*options: str, weights: str = WEIGHTS, folder: Path = FOLDER) -> It
         port = free.getsockname()[1]
     command = [str(FOLDER / PROGRAM), "--model", weights, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--threads", str(THREADS), "--parallel", "1", "--ctx-size", str(CONTEXT), "--slots", *options]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    server = LlamaServer(port)
-    try:
-        wait(lambda: process.poll() is not None or _listens(server), START_S)
-        assert process.poll() is None, f"llama-server has ended: {' '.join(command)}"
-        yield server
-    finally:
-        process.kill()
-        process.wait()
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
 
+        def check() -> None:
+            if (code := process.poll()) is not None:
+                log.seek(0)
+                raise AssertionError(
+                    f"llama-server has ended with {code}: {' '.join(command)}\n{log.read()[-LOG_CHARS:]}"
+                )
 
-def _listens(server: LlamaServer) -> bool:
-    try:
-        server.connect().close()
-    except OSError:
-        return False
-    return True
+        server = LlamaServer(port, check)
+        try:
+            wait(server.is_listening, START_S)
+            yield server
+        finally:
+            process.kill()
+            process.wait()
 
 
 def wait(condition: Callable[[], bool], limit_s: float) -> float:
@@ -158,3 +177,8 @@ def wait(condition: Callable[[], bool], limit_s: float) -> float:
         assert time.perf_counter() - began < limit_s, "waited in vain for llama-server"
         time.sleep(0.002)
     return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    with running() as trial:
+        print(trial.infill(input_prefix="def add(a, b):\n    return ", input_suffix="\n", n_predict=4)["content"])

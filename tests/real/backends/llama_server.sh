@@ -3,19 +3,19 @@
 # built for this machine's CPU from the llama.cpp inside the sdist of llama-cpp-python, in about 15 minutes of two cores.
 # Needs cmake, ninja and a C++ compiler, and `make install` before it.
 #
-#   tests/real/llama_server.sh [FOLDER]        ~/.cache/caesura-tests/llama-server if none is named
+#   tests/real/backends/llama_server.sh [FOLDER]   ~/.cache/caesura-tests/llama-server if none is named
 #
 # FOLDER/llama-server and FOLDER/coder-q8_0.gguf are all that stays, 470 MB.
 set -euo pipefail
 
 version=0.3.36
 jobs=${JOBS:-$(nproc)}
-here=$(dirname "$(realpath "$0")")
-python=$here/../../../.venv/bin/python
+root=$(realpath "$(dirname "$(realpath "$0")")/../../..")
+python=$root/.venv/bin/python
 folder=$(realpath -m "${1:-${XDG_CACHE_HOME:-$HOME/.cache}/caesura-tests/llama-server}")
 mkdir -p "$folder"
 
-if [ ! -x "$folder/llama-server" ]; then
+build() {
   work=$folder/build
   mkdir -p "$work"
   if [ ! -d "$work/source" ]; then
@@ -30,7 +30,27 @@ if [ ! -x "$folder/llama-server" ]; then
     -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
   nice -n 15 cmake --build "$work/cmake" --target llama-server --parallel "$jobs" >"$work/log" 2>&1 ||
     { grep -n -m 5 -A 5 'error' "$work/log" >&2 || tail -n 20 "$work/log" >&2; exit 1; }
-  strip -o "$folder/llama-server" "$work/cmake/bin/llama-server"
+  strip -o "$folder/llama-server.part" "$work/cmake/bin/llama-server"
+  mv "$folder/llama-server.part" "$folder/llama-server"
   rm -rf "$work"
+}
+
+# One fill, by the program and its weights.
+answers() {
+  (cd "$root" && CAESURA_LLAMA_SERVER=$folder "$python" -m tests.real.backends.llama_server >/dev/null)
+}
+
+is_new=
+[ -x "$folder/llama-server" ] || { build; is_new=1; }
+if [ ! -e "$folder/coder-q8_0.gguf" ]; then
+  "$python" "$root/bench/peers/coder_gguf.py" "$folder/weights.part"
+  mv "$folder/weights.part" "$folder/coder-q8_0.gguf"
 fi
-[ -e "$folder/coder-q8_0.gguf" ] || "$python" "$here/../../../bench/peers/coder_gguf.py" "$folder/coder-q8_0.gguf"
+# A cache may have come here from another machine, and its program from another kind of CPU.
+if [ "$is_new" ]; then
+  answers
+elif ! answers; then
+  echo "The llama-server in $folder does not run here; it is built again." >&2
+  build
+  answers
+fi
