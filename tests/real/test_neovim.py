@@ -314,6 +314,17 @@ def test_a_ghost_is_typed_through_and_the_rest_is_taken(each: Open) -> None:
     assert area.vim.lines == AREA.replace("    \n", "    return width * height\n", 1).splitlines()
 
 
+@pytest.mark.parametrize(("keys", "line"), [("ur<Tab>", "    return width * height"), ("x<Tab>", "    retx" + 4 * " ")])
+def test_a_key_typed_just_before_tab_counts(each: Open, keys: str, line: str) -> None:
+    area = each()
+    area.vim.input("2GA")
+    area.type("ret")
+    area.answer("    ret", "urn width * height")
+    area.shows("urn width * height")
+    area.vim.input(keys)
+    area.has(2, line)
+
+
 def test_typing_something_else_leaves_nothing_stale(scripted: Open) -> None:
     area = scripted()
     area.vim.input("2GA")

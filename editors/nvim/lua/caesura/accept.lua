@@ -63,15 +63,17 @@ end
 ---@param proposal caesura.Proposal
 ---@param part "all"|"word"|"line"
 function M.take(proposal, part)
-  local rest = proposal:rest()
-  if not rest then
+  if not proposal:rest() then
     return false
   end
-  local text = M.parts[part](rest.text)
-  local eat = eaten(rest, text)
   as_one_step(function()
+    local rest = proposal:rest() -- an <expr> map runs before fast typed keys are in the buffer: now they are
+    if not rest then
+      return
+    end
+    local text = M.parts[part](rest.text)
     local row, column = rest.place.row, rest.column
-    vim.api.nvim_buf_set_text(rest.place.buf, row, column, row, column + eat, {})
+    vim.api.nvim_buf_set_text(rest.place.buf, row, column, row, column + eaten(rest, text), {})
     vim.api.nvim_paste(text, false, -1)
     if proposal.command then
       tell(proposal, rest.typed + #text)

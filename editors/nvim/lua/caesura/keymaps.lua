@@ -41,14 +41,19 @@ function M.set(wanted)
       vim.notify(("Caesura: there is no keymap '%s'. See :help caesura-keymaps."):format(name), vim.log.levels.WARN)
     elseif key and not set[key] then
       set[key] = true
-      local before = ("<Plug>(caesura-before-%s)"):format(name)
+      local before, own = ("<Plug>(caesura-before-%s)"):format(name), ("<Plug>(caesura-%s)"):format(name)
       rename(key, before)
-      vim.keymap.set("i", key, function()
+      vim.keymap.set("i", own, function()
         if not require("caesura")[name]() then
           vim.api.nvim_feedkeys(raw(before), "im", false)
         end
+      end)
+      -- With <expr>, since blink.cmp runs other maps after the next keys. It runs before fast typed keys are in the
+      -- buffer, so it only says what comes after them.
+      vim.keymap.set("i", key, function()
+        vim.api.nvim_feedkeys(raw(own), "im", false)
         return ""
-      end, { expr = true, desc = "Caesura: " .. name:gsub("_", " ") }) -- blink.cmp runs others after the next keys
+      end, { expr = true, desc = "Caesura: " .. name:gsub("_", " ") })
     end
   end
 end
