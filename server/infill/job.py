@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from caesura import wire
 from caesura.client.backend import job_id
 from caesura.server.context import secrets
 from caesura.server.context.context import Context
+
+if TYPE_CHECKING:
+    from caesura.server.infill.site import Site
 
 MOST_NEIGHBOURS = 32  # most neighbours of a job
 
@@ -34,20 +37,14 @@ class Ask:
 
 
 def infill(
-    around: Context,
-    segments: Sequence[wire.Text | wire.Hole],
-    ask: Ask,
-    *,
-    neighbours: tuple[wire.Neighbour, ...] = (),
-    evidence: tuple[wire.Neighbour, ...] = (),
-    draft: tuple[str, ...] | None = None,
-    schemas: tuple[str, ...] = (),
+    site: "Site", ask: Ask, draft: tuple[str, ...] | None, segments: Sequence[wire.Text | wire.Hole]
 ) -> wire.Infill:
-    """A job with a new id for `segments` between the prefix and the suffix of `around`. The secrets of the text, of its
-    schemas and of its `evidence`, which precedes the `neighbours`, are masked here; `neighbours` are masked already.
-    `draft` has a text for each hole to start from, masked by `masked_draft` if it comes from the document."""
+    """A job with a new id for `segments` at the start of the site's span. The secrets of the text and of what its offer
+    brings are masked here; the site's neighbours are masked already. `draft` has a text for each hole to start from,
+    masked by `masked_draft` if it comes from the document."""
+    around, offer = site.context, site.offer
     prefix, masked, suffix = secrets.concealed(around.prefix, segments, around.suffix)
-    evidence = tuple(wire.Neighbour(near.name, secrets.masked(near.text)) for near in evidence)
+    evidence = tuple(wire.Neighbour(near.name, secrets.masked(near.text)) for near in offer.evidence) if offer else ()
     return wire.Infill(
         job=job_id(),
         document=ask.document or job_id(),
@@ -57,7 +54,7 @@ def infill(
         prefix=prefix,
         suffix=suffix,
         language=around.language,
-        neighbours=(evidence + neighbours)[:MOST_NEIGHBOURS],
+        neighbours=(evidence + site.neighbours)[:MOST_NEIGHBOURS],
         segments=masked,
         candidates=ask.candidates,
         method=ask.method,
@@ -68,7 +65,7 @@ def infill(
         effort=ask.effort,
         missing=around.missing_from(masked),
         draft=draft,
-        schemas=tuple(map(secrets.masked_schema, schemas)),
+        schemas=tuple(map(secrets.masked_schema, offer.schemas)) if offer else (),
     )
 
 

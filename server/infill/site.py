@@ -53,16 +53,7 @@ class Site:
         segments: Sequence[wire.Text | wire.Hole] | None = None,
     ) -> wire.Infill:
         """The job that fills the span, or `segments` that begin there; `draft` as in `infill`."""
-        schemas, evidence = (self.offer.schemas, self.offer.evidence) if self.offer else ((), ())
-        return infill(
-            self.context,
-            self.segments if segments is None else segments,
-            ask,
-            neighbours=self.neighbours,
-            evidence=evidence,
-            draft=draft,
-            schemas=schemas,
-        )
+        return infill(self, ask, draft, self.segments if segments is None else segments)
 
     def fill(self, holes: Sequence[wire.Fill]) -> wire.Fill:
         """The fills of the segments' holes as one fill of the span."""
