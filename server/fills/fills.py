@@ -102,7 +102,8 @@ class Fills:
         if any(later.start < gap.end for gap, later in pairwise(gaps)):
             raise NoFill("The selections overlap.")
         text, language = document.text, document.language
-        task = Task(text, language, tuple(gaps), repair.parsed(text, language), offer=offer)
+        checked = self._settings.options.syntax_gate
+        task = Task(text, language, tuple(gaps), repair.parsed(text, language), offer=offer, is_checked=checked)
         history = FillHistory(job_id(), task)
         events = self._next(document, history, self._last.begin(document), tries=2)
         return or_else(events, "The model proposes nothing that fits here; the text stays as it is.", note)
@@ -112,8 +113,8 @@ class Fills:
         candidate that fits is the result, if there is any."""
         turn.check()
         history.where(document.text)
-        gate, answer, known = self._settings.options.syntax_gate, list[Candidate](), len(history.invented)
-        found = history.take(gate=gate)
+        answer, known = list[Candidate](), len(history.invented)
+        found = history.take()
         while found is None and tries:
             async with aclosing(self._denoise(document, history, turn)) as events:
                 async for event in events:
@@ -123,7 +124,7 @@ class Fills:
                         answer = event if any(map(any, event)) else answer
             history.seed += 1
             tries -= 1
-            found = history.take(gate=gate)
+            found = history.take()
         found = found or history.take_part(answer)
         if found is not None:
             turn.check()

@@ -40,18 +40,17 @@ class FillHistory:
         self.waiting = list(candidates)
         return self.waiting
 
-    def take(self, *, gate: bool) -> Candidate | None:
+    def take(self) -> Candidate | None:
         """The best candidate not shown yet, which counts as shown from now on: a whole one that fills most holes or,
-        for a repair, leaves fewest faults. `gate` excludes unsound candidates."""
+        for a repair, leaves fewest faults."""
         task = self.task
         fresh = [c for c in dict.fromkeys(self.waiting) if c not in self.shown and task.usable(c)]
         if task.repairs:
             fresh.sort(key=lambda candidate: (task.faults(candidate).nodes, len("".join(candidate))))
         else:
-            if gate:
-                names = [*self.invented, *(name for c in fresh for name in task.invented(c))]
-                self.invented = tuple(dict.fromkeys(names))
-                fresh = [c for c in fresh if task.sound(c)]
+            names = [*self.invented, *(name for c in fresh for name in task.invented(c))]
+            self.invented = tuple(dict.fromkeys(names))
+            fresh = [c for c in fresh if task.sound(c)]
             fresh.sort(key=lambda candidate: (candidate.count(""), task.is_half(candidate)))
         self.waiting = fresh[1:]
         self.shown |= set(fresh[:1])
@@ -63,7 +62,7 @@ class FillHistory:
             if any(part := self.task.sound_part(candidate)):
                 self.receive([part], [self.fills[candidate]])
                 break
-        return self.take(gate=True)
+        return self.take()
 
     def applied(self) -> tuple[str, list[Span]]:
         """The text with the last result in it, and the spans of its gaps."""

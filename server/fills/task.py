@@ -54,7 +54,7 @@ class Gap:
 @dataclass(frozen=True)
 class Task:
     """A text with ascending, disjoint gaps, and its tree. With `repairs`, a candidate must leave fewer faults. The
-    text of a single gap may have the grammar of an `offer`."""
+    text of a single gap may have the grammar of an `offer`. `is_checked` as in Site."""
 
     text: str
     language: str
@@ -62,6 +62,7 @@ class Task:
     tree: tree_sitter.Tree | None
     repairs: bool = False
     offer: Offer | None = None
+    is_checked: bool = True
 
     @property
     def holes(self) -> list[HoleIndex]:
@@ -160,7 +161,7 @@ class Task:
         start, end = self.gaps[0].start, self.gaps[-1].end
         found = site(self.text, start, end, self.language, tree=self.tree, kind="span")
         harmless = [self._joined([text for _ in self.gaps])[0] for text in HARMLESS]
-        return replace(found, harmless=harmless, offer=self.offer)
+        return replace(found, harmless=harmless, offer=self.offer, is_checked=self.is_checked)
 
     def _joined(self, texts: Sequence[str]) -> tuple[str, list[Span]]:
         """The text from the first gap to the last with `texts` in the gaps, and their spans in it."""

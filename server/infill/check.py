@@ -6,10 +6,11 @@ A start of ghost text may open a block, since the user types on. A fill that the
 import re
 import string
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import tree_sitter
 
-from caesura.server.context.context import NEAR, Context, line_after, line_before, opens_block
+from caesura.server.context.context import NEAR, line_after, line_before, opens_block
 from caesura.server.infill.insert import STATEMENT, WORD, ends
 from caesura.server.infill.members import ClassMembers
 from caesura.server.infill.readers import reads
@@ -18,6 +19,9 @@ from caesura.server.languages import COMMON, JSON, Language, grammar, language
 from caesura.server.text import json
 from caesura.server.text.document import Span
 from caesura.server.text.lexer import CLOSER, Scan, closes, heredocs, indent_of, without_heredocs
+
+if TYPE_CHECKING:
+    from caesura.server.infill.site import Site
 
 MAX_WHOLE = 60_000  # most bytes of a file that is parsed whole before anything is cut
 MAX_TRIALS = 12  # most shorter insertions that are parsed
@@ -38,33 +42,22 @@ _DEMANDS = {"try": (" finally {}", " catch (...) {}"), "do": (" while (0);",)}  
 
 
 class SyntaxGate:
-    """Judges insertions at the hole `start:end` (code points) of `text`. Nothing is parsed until the first of them.
+    """Judges insertions in the span of a site, the hole. Nothing is parsed until the first of them.
 
-    Only the outermost statements next to the hole are parsed; `tree`, which may be missing or out of date, has their
-    bounds. An error is an ERROR or MISSING node. A text is often broken during typing, so a sound insertion may leave
-    errors: as many as the text has now, or as with the best of the `harmless` texts in the hole, if that is fewer. If
-    it must be `finished`, a block that it opens and nothing closes is an error too, and so is a node inside of an
-    ERROR."""
+    Only the outermost statements next to the hole are parsed; the site's tree, which may be missing or out of date, has
+    their bounds. An error is an ERROR or MISSING node. A text is often broken during typing, so a sound insertion may
+    leave errors: as many as the text has now, or as with the best of the `harmless` texts in the hole, if that is
+    fewer. If it must be `finished`, a block that it opens and nothing closes is an error too, and so is a node inside
+    of an ERROR."""
 
-    def __init__(
-        self,
-        text: str,
-        start: int,
-        end: int,
-        context: Context,
-        tree: tree_sitter.Tree | None,
-        *,
-        finished: bool = False,
-        harmless: Sequence[str] = HARMLESS,
-    ) -> None:
-        self._row = language(context.language)
-        self._text, self._start, self._end, self._context = text, start, end, context
-        self._tree = tree.copy() if tree else None  # the document's own tree gets its later edits
-        self._hole = text[start:end]
-        self._finished = finished
-        self._harmless = harmless
+    def __init__(self, site: "Site") -> None:
+        self._text, self._start, self._end, self._context = site.text, site.start, site.end, site.context
+        self._row = language(self._context.language)
+        self._tree = site.tree.copy() if site.tree else None  # the document's own tree gets its later edits
+        self._hole = self._text[self._start : self._end]
+        self._finished, self._harmless = site.finished, site.harmless
         self._window: ParseWindow | None = None
-        self._alone = _BRACE_ALONE.search(text, max(0, start - NEAR), end + NEAR) is not None
+        self._alone = _BRACE_ALONE.search(self._text, max(0, self._start - NEAR), self._end + NEAR) is not None
         self._members: ClassMembers | None = None
         self._commands = self._row.words is not None and self._row.words.commands
         self._allowed: int | None = None  # the most errors that a sound insertion leaves

@@ -82,7 +82,8 @@ class Site:
 
     def invented(self, insert: str, new: Sequence[Span] | None = None) -> tuple[str, ...]:
         """The members that `insert` reads and a class does not have."""
-        return () if self.offer else self._gate.invented(insert, [(0, len(insert))] if new is None else new)
+        judged = self.is_checked and not self.offer
+        return self._gate.invented(insert, [(0, len(insert))] if new is None else new) if judged else ()
 
     def moved(self, start: int, end: int) -> "Site":
         """The site of another span of the text, after this one's start."""
@@ -94,15 +95,7 @@ class Site:
     @cached_property
     def _gate(self) -> SyntaxGate:
         """One for all candidates."""
-        return SyntaxGate(
-            self.text,
-            self.start,
-            self.end,
-            self.context,
-            self.tree,
-            finished=self.finished,
-            harmless=self.harmless,
-        )
+        return SyntaxGate(self)
 
     @cached_property
     def _finish(self) -> Callable[[str], str]:

@@ -3,13 +3,16 @@
 import time
 
 import pytest
+import tree_sitter
 
-from caesura.server.context.context import context
+from caesura import wire
+from caesura.server.context.context import Context, context
 from caesura.server.infill import check, window
 from caesura.server.infill.check import SyntaxGate
 from caesura.server.infill.readers import reads
+from caesura.server.infill.site import Site
 from caesura.server.languages import language
-from caesura.server.text.document import Document
+from caesura.server.text.document import Document, Span
 from caesura.server.text.trees import SyntaxTree
 
 
@@ -20,7 +23,13 @@ def gate(source: str, name: str = "python", *, parse: bool = True, finished: boo
     if parse:
         tree.parse(before + after)
     hole = context(before + after, len(before), len(before), language=name, tree=tree.tree)
-    return SyntaxGate(before + after, len(before), len(before), hole, tree.tree, finished=finished)
+    return gate_at(before + after, (len(before), len(before)), hole, tree.tree, finished=finished)
+
+
+def gate_at(
+    text: str, span: Span, around: Context, tree: tree_sitter.Tree | None = None, *, finished: bool = False
+) -> SyntaxGate:
+    return SyntaxGate(Site(text, *span, around, wire.Hole(1), tree, finished=finished))
 
 
 @pytest.mark.parametrize("parse", [False, True])
@@ -153,7 +162,7 @@ def test_what_was_typed_since_the_last_parse_is_judged_too() -> None:
     tree.edit(document.edit(at, at, typed))
     offset = len(before + typed)
     hole = context(document.text, offset, offset, language="python", tree=tree.tree)
-    assert SyntaxGate(document.text, offset, offset, hole, tree.tree).shortened("a + f(1") == "a"
+    assert gate_at(document.text, (offset, offset), hole, tree.tree).shortened("a + f(1") == "a"
 
 
 def test_a_statement_with_comments_in_it_is_judged_as_a_whole() -> None:
@@ -163,9 +172,9 @@ def test_a_statement_with_comments_in_it_is_judged_as_a_whole() -> None:
 def test_a_replaced_selection_is_judged_against_what_it_was() -> None:
     text = "x = (1 + 2\ny = 3\n"
     hole = context(text, 4, 10, language="python")
-    assert SyntaxGate(text, 4, 10, hole, None).shortened("(1 + 2)") == "(1 + 2)"
+    assert gate_at(text, (4, 10), hole).shortened("(1 + 2)") == "(1 + 2)"
     text = "x = (1 + 2)\ny = 3\n"
-    assert SyntaxGate(text, 4, 11, hole, None).shortened("(1 + 2") == ""
+    assert gate_at(text, (4, 11), hole).shortened("(1 + 2") == ""
 
 
 def test_a_text_too_long_to_parse_at_once_is_judged_by_the_statements_beside_the_hole(

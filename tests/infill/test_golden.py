@@ -11,9 +11,10 @@ import tree_sitter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caesura import wire
 from caesura.server.context.context import context
-from caesura.server.infill.check import SyntaxGate
 from caesura.server.infill.insert import finish
+from caesura.server.infill.site import Site
 from caesura.server.languages import grammar, language
 from caesura.server.text.document import Document
 from caesura.server.text.trees import SyntaxTree
@@ -37,7 +38,8 @@ def inserted(name: str, before: str, proposed: str, after: str, behind: int = 0)
         start = document.position(at - len(typed))
         tree.edit(document.edit(start, start, typed))
     hole = context(text, at, at, language=name, tree=tree.tree)
-    return SyntaxGate(text, at, at, hole, tree.tree).shortened(finish(proposed, hole))
+    site = Site(text, at, at, hole, wire.Hole(1), tree.tree, finished=False)
+    return site.sound_start(finish(proposed, hole))
 
 
 def accepted(name: str, before: str, insert: str, after: str) -> str:
