@@ -87,19 +87,17 @@ def unseen(event: wire.Locked | wire.Done) -> None:
 
 class AskedEngine:
     """The engine, whose jobs are done as the command line says; nothing is asked for that is less likely than `bar`.
-    `show` sees each event. The last answer since `begin` is kept, with steps, tokens and timings of all of them; or why
-    there is none."""
+    `show` sees each event. `done` is the last answer since `begin`, with steps, tokens and timings of all of them;
+    `failure` is why there is none."""
 
     def __init__(self, engine: Engine, options: argparse.Namespace, show: Show = unseen, bar: float = 0.0) -> None:
         self._engine = engine
         self._options = options
         self._show = show
-        self._late = math.inf  # the time after which answers are empty
         self._bar = bar
-        self.done: wire.Done | None = None
-        self.failure: EngineError | None = None
         self.on_change: Callable[[], None] = lambda: None
         self.on_job: Callable[[FinishedJob], None] = lambda job: None
+        self.begin()
 
     def __repr__(self) -> str:
         return f"<AskedEngine {self.done or self.failure}>"
@@ -110,7 +108,8 @@ class AskedEngine:
 
     def begin(self) -> None:
         """Forget the last answer. From now on, all jobs together have the time that the command line gives."""
-        self.done = self.failure = None
+        self.done: wire.Done | None = None
+        self.failure: EngineError | None = None
         self._late = time.monotonic() + self._options.deadline_ms / 1000
 
     async def start(self) -> None:
@@ -126,19 +125,19 @@ class AskedEngine:
                 async for event in events:
                     yield self._seen(event)
         except EngineError as error:
-            if self._late == math.inf or not (isinstance(error, EngineFailed) and error.code == "expired"):
+            if not (isinstance(error, EngineFailed) and error.code == "expired"):
                 self.failure = error
                 raise
             yield self._seen(_too_late(job))
 
     def _as_asked(self, job: wire.Infill) -> wire.Infill:
-        options, left_ms = self._options, 1000 * (self._late - time.monotonic())
+        options = self._options
         return structs.replace(
             job,
             method=options.method,
             sampler=options.sampler,
             prompt=options.prompt_format,
-            deadline_ms=job.deadline_ms if left_ms == math.inf else max(0.0, left_ms),
+            deadline_ms=max(0.0, 1000 * (self._late - time.monotonic())),
             min_probability=max(job.min_probability, self._bar),
         )
 

@@ -127,7 +127,6 @@ async def _run(
     """The answer for these spans of the document, which a fill replaces as it does in an editor."""
     async with shared(options) as (engine, welcome):
         asked = AskedEngine(engine, options, show, bar)
-        asked.begin()
         try:
             async with aclosing(begin(Fills(asked, Settings(), LastFills()))) as events:
                 *_, result = [event async for event in events]

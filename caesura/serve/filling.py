@@ -18,7 +18,7 @@ from caesura import wire
 from caesura.client.backend import Infiller
 from caesura.serve.guess import guessed
 from caesura.server.context.context import Budget, hole, window_after, window_before
-from caesura.server.context.secrets import masked, reveals
+from caesura.server.context.secrets import masked
 from caesura.server.infill.choose import proposals
 from caesura.server.infill.job import Ask
 from caesura.server.infill.site import Site, bare_site
@@ -120,7 +120,7 @@ def _locked(asked: Site, event: wire.Locked) -> str:
 
 def _shown(asked: Site, text: str, stop: tuple[str, ...]) -> AnswerText:
     """The text up to the first stop string; empty if it would show the mask of a secret."""
-    text = "" if reveals(text, asked.context.prefix, asked.context.suffix) else text
+    text = "" if asked.reveals(text) else text
     found = min(((at, one) for one in stop if (at := text.find(one)) >= 0), default=None)
     return AnswerText(text[: found[0]], "stop", found[1]) if found else AnswerText(text, "stop")
 

@@ -13,9 +13,8 @@ import tree_sitter
 from caesura import wire
 from caesura.characters import is_word
 from caesura.server.context.context import Context
-from caesura.server.context.secrets import reveals
 from caesura.server.ghost.typed import Proposal, Typed
-from caesura.server.infill.choose import ALL, Guess, ShowThreshold, counts_words, ends_line, likely
+from caesura.server.infill.choose import ALL, Guess, ShowThreshold, counts_words, ends_line, likely, ranked
 from caesura.server.infill.job import Priority
 from caesura.server.infill.site import Site
 from caesura.server.structured.offer import Offer
@@ -145,12 +144,12 @@ class WarmCanvas:
         the fixed start, which then replaces the typed text.
         """
         judged = self._proposals(cursor, part=part and not self.over, replacing=replacing)
-        found = [(p, fill) for p, fill in judged if p.insert]
-        sound = [p for p, _ in found if self._gated(p, cursor, place) == p.insert]
+        found = [one for one in judged if one[0].insert]
+        fitting = list(ranked(found, lambda one: self._cut(*one, cursor, place)))
+        whole = [one for one in fitting if one in found]
         if found:
-            self.broken = not sound
-            cuts = (self._cut(p, fill, cursor, place) for p, fill in found)
-            sound = sound or [next((cut for cut in cuts if cut.insert), replace(found[0][0], insert=""))]
+            self.broken = not whole
+        sound = [p for p, _ in whole or fitting]
         if shown:
             confidence = max((fill.confidence for fill in self.fills[:1]), default=0.0)
             on = [p for p in sound if p.continues(shown)] or [replace(shown, confidence=confidence)]
@@ -165,19 +164,21 @@ class WarmCanvas:
 
     def best(self, cursor: int, place: Site) -> tuple[Proposal, wire.Fill]:
         """The best fill that adds no syntax error, and what would be shown of it if it were likely enough."""
-        fits = [(self._fit(fill.text, cursor, replacing=False), fill) for fill in self.fills]
-        fitting = [(found, fill) for found, fill in fits if isinstance(found, Proposal)]
-        cuts = [(replace(found, insert=self._gated(found, cursor, place)), found, fill) for found, fill in fitting]
-        whole = [(cut, fill) for cut, found, fill in cuts if cut == found]
-        parts = [(cut, fill) for cut, _, fill in cuts if cut.insert]
-        return next(iter([*whole, *parts]), (Proposal(""), self.fills[0]))
+        fits = ((self._fit(fill.text, cursor, replacing=False), fill) for fill in self.fills)
+        fitting = [(p, fill) for p, fill in fits if isinstance(p, Proposal) and p.insert]
+
+        def start(one: tuple[Proposal, wire.Fill]) -> tuple[Proposal, wire.Fill] | None:
+            insert = self._gated(one[0], cursor, place)
+            return (replace(one[0], insert=insert), one[1]) if insert else None
+
+        return next(ranked(fitting, start), (Proposal(""), self.fills[0]))
 
     def fault(self, cursor: int, place: Site) -> Fault | None:
         """Why nothing of the best fill is shown at `cursor`; None if a part of it is."""
         found = self._judge(self.fills[0], cursor, part=False, replacing=False)
         if not isinstance(found, Proposal):
             return found
-        return None if self._cut(found, self.fills[0], cursor, place).insert else "unsound"
+        return None if self._cut(found, self.fills[0], cursor, place) else "unsound"
 
     def chance(self, cursor: int) -> float | None:
         """The highest probability of a start of the best fill that saves enough keys at `cursor`; None if none does."""
@@ -242,7 +243,7 @@ class WarmCanvas:
         insert = self.site.fitted(text)
         if not insert:
             return "unfit"
-        if reveals(insert, self.context.prefix, self.context.suffix):
+        if self.site.reveals(insert):
             return "secret"
         found = self._replacement(insert, cursor) if replacing else self.typed.left(self.fixed_start + insert, cursor)
         return "typed over" if found is None else found
@@ -277,23 +278,28 @@ class WarmCanvas:
         ends, words = self._ends_line(fill, start), counts_words(self.context)
         return self.threshold.passes(self._before(cursor), found.insert, ends_line=ends, words=words)
 
-    def _cut(self, proposal: Proposal, fill: wire.Fill, cursor: int, place: Site) -> Proposal:
-        """The start of a proposal that the gate accepts; nothing if the gate cuts it below the threshold, or within the
+    def _cut(self, proposal: Proposal, fill: wire.Fill, cursor: int, place: Site) -> tuple[Proposal, wire.Fill] | None:
+        """The start of a proposal that the gate accepts; None if the gate cuts it below the threshold, or within the
         fixed start, which is no text of the engine."""
         insert = self._gated(proposal, cursor, place)
         if insert == proposal.insert:
-            return proposal
+            return proposal, fill
         size = cursor - proposal.back - self.typed.origin + len(insert) - len(self.fixed_start)
         if size <= 0:
-            return replace(proposal, insert="")
-        if proposal.back or self.offer:
-            return replace(proposal, insert=insert)
-        start = fill.text[:size]
-        tokens = self._known(fill, start, cursor)
-        chance = math.prod(p for _, p in tokens) if fill.probabilities else fill.confidence
-        ends, words = ends_line(proposal.insert, len(insert), whole=False), counts_words(self.context)
-        shown = self.threshold.shows(self._before(cursor), insert, chance, ends_line=ends, words=words)
-        return replace(proposal, insert=insert if shown else "")
+            return None
+        if not proposal.back and not self.offer:
+            tokens = self._known(fill, fill.text[:size], cursor)
+            chance = math.prod(p for _, p in tokens) if fill.probabilities else fill.confidence
+            ends, words = ends_line(proposal.insert, len(insert), whole=False), counts_words(self.context)
+            if not self.threshold.shows(self._before(cursor), insert, chance, ends_line=ends, words=words):
+                return None
+        return (replace(proposal, insert=insert), fill) if insert else None
+
+    def _sound_part(
+        self, found: Proposal, fill: wire.Fill, cursor: int, place: Site
+    ) -> tuple[Proposal, wire.Fill] | None:
+        insert = self._gated(found, cursor, place)
+        return (replace(found, insert=insert), fill) if insert else None
 
     def _before(self, cursor: int) -> str:
         """The text before the cursor, back to a character before the origin."""

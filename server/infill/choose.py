@@ -7,13 +7,13 @@ A correct suggestion saves the keys of its text, less the one to accept it; a wr
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from caesura import wire
 from caesura.server.context.context import Context
-from caesura.server.context.secrets import reveals
 from caesura.server.infill.insert import INSIDE, STATEMENT, ends, is_half
 from caesura.server.infill.site import Site
 from caesura.server.languages import UNKNOWN, language
@@ -23,6 +23,7 @@ READING_KEYS = 2  # cost of reading a wrong suggestion, in keys
 
 _LINE_BREAK = re.compile(r"(?:\r\n|\r|\n)[ \t]*")  # Enter, and the indentation that the editor adds
 _WORD = re.compile(r"\w+")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -151,23 +152,35 @@ def _rest_of_word(before: str, insert: str) -> int:
     return rest.end() if rest else 0
 
 
+def ranked(
+    candidates: Sequence[T], start: Callable[[T], T | None], is_later: Callable[[T], bool] = lambda one: False
+) -> Iterator[T]:
+    """The candidates that may stand as they are, the best first except for those that come later; then the start of the
+    best of all that has one, if that is shorter. `start` gives the part of a candidate that may stand, or None."""
+    for candidate in sorted(candidates, key=is_later):
+        if start(candidate) == candidate:
+            yield candidate
+    for candidate in candidates:
+        if part := start(candidate):
+            if part != candidate:
+                yield part
+            return
+
+
 def choice(site: Site, done: wire.Done) -> tuple[str, wire.Fill]:
     """The text that is inserted for an answer, and the fill it comes from."""
     return next(proposals(site, done), ("", done.holes[0]))
 
 
 def proposals(site: Site, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
-    """The texts that may be inserted for an answer, each with the fill it comes from: the candidates that may stand
-    there as they are, whole ones before half ones and the best first; then the sound start of the best that has one.
-    None of them shows the mask of a secret."""
-    around = site.context
+    """The texts that may be inserted for an answer, each with the fill it comes from: whole ones before half ones. None
+    of them shows the mask of a secret."""
+
+    def start(candidate: tuple[str, wire.Fill]) -> tuple[str, wire.Fill] | None:
+        text, fill = candidate
+        sound = site.sound_start(text)
+        return (sound, fill) if sound and not site.reveals(sound) else None
+
     fills = [site.fill(holes) for holes in (done.holes, *done.alternatives)]
     texts = [(text, fill) for fill in fills if (text := site.fitted(fill.text))]
-    for text, fill in sorted(texts, key=lambda one: site.offer is None and is_half(one[0], around)):
-        if site.sound_start(text) == text and not reveals(text, around.prefix, around.suffix):
-            yield text, fill
-    for text, fill in texts:
-        if (start := site.sound_start(text)) and not reveals(start, around.prefix, around.suffix):
-            if start != text:  # else it was given above
-                yield start, fill
-            return
+    return ranked(texts, start, lambda one: site.offer is None and is_half(one[0], site.context))

@@ -11,6 +11,7 @@ from caesura import wire
 from caesura.characters import visible
 from caesura.schema.document import Schema
 from caesura.server.context.context import Budget, Context, HoleKind, context, hole
+from caesura.server.context.secrets import reveals
 from caesura.server.infill.check import HARMLESS, SyntaxGate
 from caesura.server.infill.insert import finish
 from caesura.server.infill.job import Ask, infill
@@ -67,6 +68,10 @@ class Site:
         if self.offer is None:
             return self._finish(text)
         return text if text == visible(text, self.context.prefix, self.context.suffix) else ""
+
+    def reveals(self, insert: str) -> bool:
+        """True if `insert` shows the mask of a secret."""
+        return reveals(insert, self.context.prefix, self.context.suffix)
 
     def sound_start(self, insert: str) -> str:
         """The best start of `insert` that may stand in the span. A text that an offer does not accept has none."""
