@@ -41,8 +41,8 @@ class FillHistory:
         return self.waiting
 
     def take(self) -> Candidate | None:
-        """The best candidate not shown yet, which counts as shown from now on: a whole one that fills most holes or,
-        for a repair, leaves fewest faults."""
+        """The best candidate not shown yet, which counts as shown from now on. The best one fills most holes and, of
+        equals, leaves nothing open. Of a repair, it leaves fewest faults and, of equals, is the shortest."""
         task = self.task
         fresh = [c for c in dict.fromkeys(self.waiting) if c not in self.shown and task.usable(c)]
         if task.repairs:
@@ -57,11 +57,12 @@ class FillHistory:
         return fresh[0] if fresh else None
 
     def take_part(self, candidates: Sequence[Candidate]) -> Candidate | None:
-        """The sound part of the best candidate that has one. None of them may stand as it is."""
-        for candidate in () if self.task.repairs else candidates:
-            if any(part := self.task.sound_part(candidate)):
-                self.receive([part], [self.fills[candidate]])
-                break
+        """The sound part of the best candidate that has one, unless it was shown before: a part of another one would be
+        a poor answer."""
+        parts = ((self.task.sound_part(one), one) for one in candidates if not self.task.repairs)
+        part, whole = next(((part, one) for part, one in parts if self.task.usable(part)), ((), ()))
+        if part:
+            self.receive([part], [self.fills[whole]])
         return self.take()
 
     def applied(self) -> tuple[str, list[Span]]:
@@ -87,7 +88,7 @@ class FillHistory:
         )
         if not any(part for gap in gaps if gap.like is None for part in gap.parts):
             raise NoFill("The selection lies outside of the fill; select the part of the fill to keep.")
-        task = replace(self.task, gaps=gaps)
+        task = replace(self.task, gaps=gaps, offer=None)  # its grammar is one of the whole text
         if not task.holes:
             raise NoFill("All of the fill is kept; there is nothing left to fill.")
         return FillHistory(self.id, task, self.standing, self.shown)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from caesura.server.fills.task import Gap
+from caesura.server.structured.markdown.patterns import few
 from caesura.server.text.document import Span
 
 MOST_NAMED = 3  # most placeholders that a sentence quotes
@@ -57,7 +58,7 @@ def placeholders(text: str, spans: Sequence[Span]) -> tuple[list[Gap], str]:
 
 def _gap(one: _Placeholder, owner: int, at: int, name: str) -> Gap:
     if owner == at:
-        return Gap(one.start, one.end, choices=one.choices)
+        return Gap(one.start, one.end, choices=few(one.choices))
     return Gap(one.start, one.end, (name,), like=owner)
 
 

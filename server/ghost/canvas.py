@@ -295,12 +295,6 @@ class WarmCanvas:
                 return None
         return (replace(proposal, insert=insert), fill) if insert else None
 
-    def _sound_part(
-        self, found: Proposal, fill: wire.Fill, cursor: int, place: Site
-    ) -> tuple[Proposal, wire.Fill] | None:
-        insert = self._gated(found, cursor, place)
-        return (replace(found, insert=insert), fill) if insert else None
-
     def _before(self, cursor: int) -> str:
         """The text before the cursor, back to a character before the origin."""
         return self.context.prefix.removesuffix(self.fixed_start)[-1:] + self.typed.text[: cursor - self.typed.origin]

@@ -155,8 +155,9 @@ def _rest_of_word(before: str, insert: str) -> int:
 def ranked(
     candidates: Sequence[T], start: Callable[[T], T | None], is_later: Callable[[T], bool] = lambda one: False
 ) -> Iterator[T]:
-    """The candidates that may stand as they are, the best first except for those that come later; then the start of the
-    best of all that has one, if that is shorter. `start` gives the part of a candidate that may stand, or None."""
+    """The candidates that may stand whole, in their order, but at the end those that come later by `is_later`. Then the
+    start of the first candidate that has one, unless that is all of it. `start` gives the part of a candidate that may
+    stand, or None."""
     for candidate in sorted(candidates, key=is_later):
         if start(candidate) == candidate:
             yield candidate

@@ -138,12 +138,13 @@ def _is_flat(context: Context, row: Language, opener: str) -> bool:
 
 def _deepened(first: list[str], own: list[str], context: Context, row: Language, before: str, unit: str) -> list[str]:
     """The lines `own`, moved right to where the body of the opener above begins; `first` is changed in place."""
-    opener, begins = opener_above(context.prefix, row), (before + (first or own)[0]).lstrip()
+    begun = next((line for line in first or own if line.strip()), "")
+    opener, begins = opener_above(context.prefix, row), (before + begun).lstrip()
     if not opens_block(opener, row) or _AS_DEEP.match(begins) or closes(begins, row) or _is_settled(context, row):
         return own
     if (row.kin == "c" or opener.lstrip().startswith("<")) and _is_flat(context, row, opener):
         return own
-    depth, least = len(before) + len(indent_of((first or own)[0])), len(indent_of(opener)) + len(unit)
+    depth, least = len(before) + len(indent_of(begun)), len(indent_of(opener)) + len(unit)
     if depth > len(indent_of(opener)):
         return own
     missing = least - depth

@@ -88,7 +88,7 @@ def finish(text: str, context: Context) -> str:
     text = _without_rest_of_line(text, context, row, after)
     text = without_next_line(_without_following_lines(text, context, row, before), context, row, before)
     if context.kind == "block":
-        text = _without_half_lines(_without_loops(text), context, row)
+        text = _without_half_lines(_without_loops(text, row), context, row)
     text = _without_empty_docstring(text, context, row, before)
     text = text[: next((first for first, last in heredocs(text, row) if last > len(text)), len(text))]
     if _repeats_lines(text, context, row, before, after):
@@ -287,10 +287,11 @@ def _lines(text: str) -> list[str]:
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
-def _without_loops(text: str) -> str:
-    """`text` cut after a group of one to three lines that comes three times in a row."""
+def _without_loops(text: str, row: Language) -> str:
+    """`text` cut after a group of one to three lines that comes three times in a row. Lines that close blocks are alike
+    only if they are as deep."""
     lines = text.split("\n")
-    bare = [line.strip() for line in lines]
+    bare = [line.rstrip() if closes(line, row) else line.strip() for line in lines]
     for start in range(len(lines)):
         for size in (1, 2, 3):
             group = bare[start : start + size]
@@ -329,6 +330,8 @@ def _repeats_lines(text: str, context: Context, row: Language, before: str, afte
         return False
     above = [line.rstrip() for line in _lines(context.prefix)[:-1] if line.strip()]
     below = [line.rstrip() for line in _lines(context.suffix)[1:] if line.strip()]
+    if len(made) == 1 and closes(made[0], row):
+        return made == below[:1]  # the block around may end too
     return made == above[-len(made) :] or (
         made == below[: len(made)] and not (len(made) == 1 and is_alike(made[0], row))
     )

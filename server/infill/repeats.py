@@ -18,6 +18,7 @@ _YAML_KEY = re.compile(
 )
 _TOML_KEY = re.compile(r"(?P<items>)(?P<key>[\w-]+(?:[ \t]*\.[ \t]*[\w-]+)*|'[^']*'|\"[^\"]*\")[ \t]*=")
 _KEYS = {"yaml": _YAML_KEY, "toml": _TOML_KEY}
+_BLOCK_SCALAR = re.compile(r"(?:^|[\s:-])[|>][-+\d]*(?:[ \t]+#.*)?\Z")  # the end of the line above a YAML text
 
 
 def without_next_line(text: str, context: Context, row: Language, before: str) -> str:
@@ -35,7 +36,8 @@ def without_next_line(text: str, context: Context, row: Language, before: str) -
         alike = last or (number == 0 and _goes_on(lines, following, row))
         said = alike and _says(line, following[0], row, whole=not last)
         before_it = [*above, *lines[:number]]
-        if said or _is_second(line, before_it, below, row) or _is_imported(line, before_it, below, row):
+        second = context.scope == "code" and _is_second(line, before_it, below, row)
+        if said or second or _is_imported(line, before_it, below, row):
             return "\n".join(lines[:number])[len(before) :]
     return text
 
@@ -77,8 +79,12 @@ def _key(line: str, row: Language) -> tuple[int, str] | None:
 
 
 def _is_second(line: str, above: Sequence[str], below: Sequence[str], row: Language) -> bool:
-    """True if the mapping that the line is part of has its key already."""
+    """True if the mapping that the line is part of has its key already. The lines of a YAML text have no keys."""
     if (key := _key(line, row)) is None:
+        return False
+    depth = len(indent_of(line))
+    opener = next((other for other in reversed(above) if other.strip() and len(indent_of(other)) < depth), "")
+    if row.edits == "yaml" and _BLOCK_SCALAR.search(opener.rstrip()):
         return False
     begins_item = indent_of(line) != line[: key[0]]
     over = () if begins_item else _in_mapping(reversed(above), key[0], row, upward=True)

@@ -77,7 +77,7 @@ class Site:
         """The best start of `insert` that may stand in the span. A text that an offer does not accept has none."""
         if self.offer:
             return "" if self.offer.check(self.text[: self.start] + insert + self.text[self.end :]) else insert
-        return self._gate.shortened(insert) if self.is_checked else insert
+        return self._shortened(insert) if self.is_checked else insert
 
     def is_sound(self, insert: str, new: Sequence[Span] | None = None) -> bool:
         """True if all of `insert` may stand in the span; `new` as in SyntaxGate."""
@@ -101,6 +101,10 @@ class Site:
     def _gate(self) -> SyntaxGate:
         """One for all candidates."""
         return SyntaxGate(self)
+
+    @cached_property
+    def _shortened(self) -> Callable[[str], str]:
+        return lru_cache(maxsize=16)(self._gate.shortened)
 
     @cached_property
     def _finish(self) -> Callable[[str], str]:

@@ -257,6 +257,13 @@ async def test_the_start_of_a_text_is_taken_where_no_candidate_fits() -> None:
         assert apply(page, await result(fill.holes(page))) == "def f(a):\n    b = a\n"
 
 
+async def test_a_start_that_may_not_be_shown_gives_way_to_the_next_candidates() -> None:
+    text = 'password = "hunter2-hunter2"\ndef f(a):\n    <FILL>\n'
+    masked, fit = f'b = "{FILLER}" +', "b = a +"
+    page, (fill, _) = document(text), fills([[masked], [fit]])
+    assert apply(page, await result(fill.holes(page))) == text.replace("<FILL>", "b = a")
+
+
 STACK = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def pop(self):\n        <FILL>\n"
 
 
@@ -409,6 +416,16 @@ async def test_a_pin_in_the_middle_has_a_hole_on_each_side() -> None:
     apply(page, await result(fill.holes(page)))
     assert apply(page, await result(fill.keep(page, [at(page.text, "+")]))) == "x = c + d\n"
     assert engine.jobs[1].segments[1] == wire.Text("+")
+
+
+async def test_the_rest_of_an_import_line_is_filled_without_the_grammar_of_whole_lines() -> None:
+    page, (fill, engine) = document("import re\n\nos.getcwd()\n"), fills([["import os"]], [["sys"]])
+    apply(page, await result(fill.selection(page, [(10, 10)])))
+    found = await result(fill.keep(page, [(10, 17)]))
+    [hole] = engine.jobs[1].segments
+    assert isinstance(hole, wire.Hole)
+    assert hole.grammar is None
+    assert apply(page, found) == "import re\nimport sys\nos.getcwd()\n"
 
 
 async def test_keeping_all_or_nothing_of_a_fill_is_said() -> None:

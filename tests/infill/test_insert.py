@@ -9,6 +9,8 @@ from caesura.server.infill.insert import ends, finish, is_half
 
 from ..support.marked import marked
 
+CLOSED_BY_WORDS = "if b then\n    if c then\n      if d then\n        e()\n      end\n    end\n  end"
+
 
 @pytest.mark.parametrize(
     ("source", "fill", "inserted"),
@@ -120,6 +122,7 @@ from ..support.marked import marked
         ),
         # the depth of a body
         ("def f():\n|\n", "return 1", "    return 1"),
+        ("def f():\n|\n", "\n    return 1", "\n    return 1"),
         ("def f():\n|\n", "a = 1\nreturn a", "    a = 1\n    return a"),
         ("def f(a,\n      b):\n    |\n", "c = 1\n    return c", "c = 1\n    return c"),
         # no deeper than a finished statement above
@@ -169,6 +172,13 @@ def test_python(source: str, fill: str, inserted: str) -> None:
         ("python", "import os\n\nimport sys\n|\n\nx = 1\n", "import os", ""),
         ("python", "import os\n\ndef f():\n    |\n", "import os", "import os"),
         ("c", "#include <a.h>\n|\n#include <b.h>\n#include <c.h>\n", "#include <c.h>", ""),
+        # what looks like a second key in a text
+        ("yaml", "a: >\n  Note: first.\n  |\n", "Note: second.", "Note: second."),
+        ("yaml", "- a: >-  # all\n    Note: first.\n\n    |\n", "Note: second.", "Note: second."),
+        ("toml", 'a = """\nb = 1\n|\n"""\n', "b = 2", "b = 2"),
+        # lines that close blocks
+        ("html", "<p>\n<p>\n</p>\n|\n", "</p>", "</p>"),
+        ("lua", "while a do\n  |\nend\n", CLOSED_BY_WORDS, CLOSED_BY_WORDS),
         # a second key
         ("yaml", "a:\n  b: 1\n  |\n  steps:\n  - run: x\n", "steps: []", ""),
         ("yaml", "a:\n  b: 1\n  |\nc: 2\n", "b: 2", ""),

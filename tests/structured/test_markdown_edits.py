@@ -457,3 +457,24 @@ def test_text_outside_of_the_edit_is_as_it_was() -> None:
 
 def test_a_document_that_is_too_long_is_refused() -> None:
     assert "longer than" in refusal("¦" + "a\n" * 150_001)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "- token: {}\n- a\n- ¦\n",
+        "# token: {}\n\na\n\n# ¦\n",
+        "| a | b |\n|---|---|\n| token: {} | c |\n| ¦ |  |\n",
+        "[a](https://user:{}@example.org)\n\n[b](¦) [c](https://example.org)\n",
+        "- [a](https://user:{}@example.org)\n- a\n- ¦\n",
+    ],
+)
+def test_no_secret_of_the_document_is_in_a_grammar(source: str) -> None:
+    token = "ghp_" + "1aB2" * 9
+    source = source.format(token)
+    found = [*offers(*place(source)), completion(*place(source)[:2])]
+    patterns = [
+        one.grammar.regex for offer in found if offer for one in offer.holes if isinstance(one.grammar, Pattern)
+    ]
+    assert patterns
+    assert not any(token in re.sub(r"\\(.)", r"\1", pattern) for pattern in patterns)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from caesura.server.context.secrets import masked
+
 MOST_TARGETS, MOST_BYTES = 200, 3_000  # targets in one hole; those further away are left out
 _PROSE_TARGETS, _PROSE_BYTES = 20, 500  # targets in inline text, whose automaton holds each several times
 
@@ -36,9 +38,12 @@ def either(texts: Iterable[str]) -> str:
 
 
 def few(texts: Iterable[str], most: int = MOST_TARGETS, size: int = MOST_BYTES) -> tuple[str, ...]:
-    """The first of the texts, as many as keep an automaton small."""
+    """The first of the texts, as many as keep an automaton small, without those that hold a secret: the engine would
+    read it."""
     kept = list[str]()
     for text in dict.fromkeys(texts):
+        if masked(text) != text:
+            continue
         size -= len(text.encode())
         if size < 0 or len(kept) == most:
             break
