@@ -203,8 +203,8 @@ class Filled:
 
 
 def filled(text: str, fill: wire.Fill) -> Filled:
-    """The certainty of `text`, which was made of a fill: the product over the tokens that it begins with, or over all
-    tokens if it begins otherwise. The engine's confidence if there are no probabilities of tokens."""
+    """`text`, which was made of a fill, with its probability: the product over the tokens that it keeps, or over all of
+    them if it is no start of the fill. Without probabilities of tokens it is the engine's confidence."""
     if not fill.probabilities:
         return Filled(text, fill.confidence)
     body = text.rstrip()

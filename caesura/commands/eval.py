@@ -45,7 +45,8 @@ class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
     """An answer, as `route` says. `completion` is the text of the best candidate as it is inserted; ghost text may be
     too unlikely for an editor to draw all of it: `shown` is what it draws. Where ghost text does not ask the engine,
     `stop` is empty. `ms` is the time to the complete answer.
-    `confidence` is per token; `chance` is the probability of all tokens of the engine's text; its end does not count.
+    `confidence` is per token; `chance` is the probability of all tokens of the engine's text, without the one that ends
+    it; `steps` and `tokens` are those of all jobs.
     With an `error` there is no answer."""
 
     id: str
@@ -165,8 +166,8 @@ async def _ghost(session: Session, asked: AskedEngine, opened: OpenDocument, at:
     assert isinstance(shown, Proposal), "no newer request has come"
     after, found = opened.document.text[at:], Completion("", "", 0.0)
     if best:
-        whole, fill, done = best
-        found = _completion(_inserted(whole, after), fill, done)
+        whole, fill = best
+        found = _completion(_inserted(whole, after), fill, asked.done)
     return msgspec.structs.replace(found, shown=_inserted(shown, after))
 
 

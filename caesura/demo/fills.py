@@ -84,7 +84,7 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[DemoEvent, None
     start, end = sorted((min(wanted.start, len(wanted.text)), min(wanted.end, len(wanted.text))))
     name = language(wanted.language, "").id
     asked = bare_site(wanted.text, start, end, name) if start < end else at_cursor(wanted.text, start, name)
-    asked = replace(asked, finished=False)  # who watches sees also how a block begins
+    asked = replace(asked, finished=False)  # the demo shows how a block begins, too
     runs: tuple[tuple[RunName, DemoWay], ...] = (("diffusion", wanted.sampler), ("left_to_right", "left_to_right"))
     try:
         await engine.start()

@@ -18,13 +18,14 @@ from caesura import wire
 from caesura.client.backend import Infiller
 from caesura.serve.guess import guessed
 from caesura.server.context.context import Budget, hole, window_after, window_before
-from caesura.server.context.secrets import masked
+from caesura.server.context.secrets import Ignore, masked
 from caesura.server.infill.choose import proposals
 from caesura.server.infill.job import Ask
 from caesura.server.infill.site import Site, bare_site
 from caesura.server.languages import language
 from caesura.server.options import Options
 
+HIDDEN = Ignore()
 MAX_NAME = 200  # code points at the end of a file's name that the model sees
 MAX_CANDIDATES = 8  # as in wire.Infill
 
@@ -153,8 +154,9 @@ def _early(text: AnswerText, event: wire.Locked, began: float) -> FillAnswer:
 
 
 def _neighbours(wanted: FillQuery, name: str) -> Iterator[wire.Neighbour]:
-    """Only the file's name is sent, of POSIX and Windows paths: the folders may lie outside of any project."""
+    """The client's other files, but for hidden ones. Only the file's name is sent, of POSIX and Windows paths: the
+    folders may lie outside of any project."""
     comment = language(name).comment or "#"
     for path, text in wanted.files:
-        if text.strip() and len(text) <= wire.MAX_NEIGHBOUR:
+        if text.strip() and len(text) <= wire.MAX_NEIGHBOUR and not HIDDEN.hides(path):
             yield wire.Neighbour(f"{comment} {PureWindowsPath(path).name[-MAX_NAME:]}", masked(text))

@@ -88,7 +88,7 @@ class _Place:
         self.path = self.scopes.around(Extent(min(hole.start, block.start), block.end))
 
     def serves(self, read: Read) -> bool:
-        """Whether a read sees what the hole binds."""
+        """True if a read sees what the hole binds."""
         path, owner = self.scopes.around(read), self.path[0]
         if owner not in path:
             return False
@@ -111,7 +111,7 @@ class _Name:
         return any(self._holds(definition, read, path) for definition in self._definitions)
 
     def _holds(self, definition: Definition, read: Read, path: tuple[LexicalScope, ...]) -> bool:
-        """Whether a read, in these scopes, sees a definition."""
+        """True if a read, in these scopes, sees a definition."""
         return definition.owner in path and (
             definition.start < read.start
             or (self._place.hoists and definition.kind in _HOISTED)
@@ -121,7 +121,7 @@ class _Name:
 
     @cached_property
     def is_unseen(self) -> bool:
-        """Whether something unseen may bind the name: a wildcard import may, or the name occurs outside of the searched
+        """True if something unseen may bind the name: a wildcard import may, or the name occurs outside of the searched
         text, or a read that the hole cannot serve is unbound too."""
         place, name = self._place, re.escape(self._name)
         if place.has_wildcard:
@@ -139,5 +139,5 @@ class _Name:
 
 
 def _runs_later(path: tuple[LexicalScope, ...], owner: LexicalScope) -> bool:
-    """Whether a read in these scopes runs later than the code of one of them."""
+    """True if a read in these scopes runs later than the code of one of them."""
     return any(scope.kind == "function" for scope in path[: path.index(owner)])

@@ -85,7 +85,7 @@ def _enlarged(place: Site, task: Task, index: HoleIndex, options: Options) -> Si
     replaced, choices = task.replaced(index), task.choices(index)
     lines = replaced.count("\n") + 1
     gap = task.gaps[index[0]]
-    around = replace(place.context, joins=gap.start < gap.end)  # whoever selects a part of a word gets another one
+    around = replace(place.context, joins=gap.start < gap.end)  # a selected part of a word is replaced by another part
     if lines > 1 and around.kind != "span":
         around = replace(around, kind="block", lines=max(lines, around.lines))
     tokens = max(hole(around, options.max_tokens).max_tokens, min(wire.MAX_SLOTS, len(replaced) // 3))

@@ -51,7 +51,8 @@ class Fills:
         if any(end - start > MAX_SELECTION for start, end in inner):
             raise NoFill(f"The selection is longer than {MAX_SELECTION} characters; select less.")
         at_cursor = len(inner) == 1 and inner[0][0] == inner[0][1]
-        offer = offer_at(text, inner[0][0], name, repair.parsed(text, name), schema) if at_cursor else None
+        tree, structured = repair.parsed(text, name), self._settings.options.structured
+        offer = offer_at(text, inner[0][0], name, tree, schema, structured=structured) if at_cursor else None
         return self._begin(document, [Gap(*span) for span in inner], offer=offer)
 
     def holes(

@@ -106,11 +106,12 @@ class StructuredEdits:
     ) -> Events:
         done: list[Replacement] = []
         levels: list[Level] = []
-        holes, note = 0, ""
+        holes, notes = 0, dict[str, None]()
         for number, span in enumerate(spans):
             turn.check()
             now, to_come = applied(text, done), len(spans) - number - 1
             offer, note = await asyncio.to_thread(choose, find, now, *_moved(span, done), chosen)
+            notes[note] = None
             async with aclosing(self._fill(document, now, offer, turn)) as events:
                 async for event in events:
                     if isinstance(event, _Filled):
@@ -127,7 +128,7 @@ class StructuredEdits:
             unfilled=(),
             holes=holes,
             level=max(levels, key=list(TOLD).index),
-            note=note,
+            note=" ".join(filter(None, notes)),
         )
 
     async def _fill(

@@ -9,8 +9,8 @@ RESTING = 3  # most finished canvases kept for a cursor that comes back
 
 
 class Canvases:
-    """`current` is the canvas at the cursor. `ahead` continues it, with the text after it, computed in idle time, or
-    with another end. `resting` are finished canvases that the cursor has left."""
+    """`current` is the canvas at the cursor. `ahead` is computed in advance: it goes on after what `current` proposes,
+    or gives it another end. `resting` are finished canvases that the cursor has left."""
 
     def __init__(self) -> None:
         self.current: WarmCanvas | None = None

@@ -81,12 +81,12 @@ class Panes:
         canvas, how = pane.canvas_for(Start(at, priority, self._feedback.threshold(invoked=invoked), selected))
         return partial(replace(request, anew=asked and how == "cold").answer, canvas, how)
 
-    def best(self, opened: OpenDocument, at: int) -> tuple[Proposal, wire.Fill, wire.Done] | None:
-        """The best candidate for `at`, as it would be shown if it were likely enough, with its fill and the answer that
-        it is of; None without an answer."""
+    def best(self, opened: OpenDocument, at: int) -> tuple[Proposal, wire.Fill] | None:
+        """The best candidate for `at`, as it would be shown if it were likely enough, and its fill; None without an
+        answer."""
         pane = self._pane(opened)
         canvas = pane.canvases.current
-        return (*canvas.best(at, pane.place(canvas)), canvas.answer) if canvas and canvas.answer else None
+        return canvas.best(at, pane.place(canvas)) if canvas and canvas.answer else None
 
     async def why(self, opened: OpenDocument, at: int) -> Reason:
         """Why there is no suggestion at `at`."""

@@ -8,8 +8,8 @@ from caesura.client.backend import EngineError, Infiller, job_id
 
 
 class ContextReader:
-    """Runs one prefill at a time for all documents, under one `document` key of the engine's cache. `count` is the
-    number of prefills begun."""
+    """Runs one prefill at a time for all documents: all have the key `document`, so a new one ends the one before it in
+    the engine too. `count` is the number of prefills begun."""
 
     def __init__(self, engine: Infiller) -> None:
         self._engine = engine

@@ -20,8 +20,8 @@ JobKind = Literal["complete", "fill", "edit"]
 
 @dataclass(frozen=True)
 class Ask:
-    """How a job is done, as in wire.Infill. `document` is a key for the engine's cache that does not reveal the path;
-    if it is empty, the job gets a cache of its own."""
+    """How a job is done, as in wire.Infill. `document` is a key that does not reveal the path: a job ends the older one
+    of its client with the same key and kind. If it is empty, the job ends no other."""
 
     priority: Priority = "invoked"
     kind: JobKind = "complete"

@@ -146,12 +146,15 @@ def at_cursor(text: str, at: int, name: str, kind: HoleKind | None = None) -> Si
     return replace(place, offer=offer_at(text, at, name, place.tree, schema=None))
 
 
-def offer_at(text: str, at: int, name: str, tree: tree_sitter.Tree | None, schema: Schema | None) -> Offer | None:
-    """The offer at a cursor, if there is one. No other files are read for it."""
+def offer_at(
+    text: str, at: int, name: str, tree: tree_sitter.Tree | None, schema: Schema | None, *, structured: bool = True
+) -> Offer | None:
+    """The offer at a cursor, if there is one; `structured` is the setting of that name. No other files are read for
+    it."""
     row = language(name)
     if row.names:
         return imports.completion(text, at, row, tree)
-    return edits.completion(text, at, language=name, schema=schema)
+    return edits.completion(text, at, language=name, schema=schema) if structured else None
 
 
 def probe(prefix: str) -> wire.Infill:

@@ -89,7 +89,7 @@ def _indent(near: str, rules: ImportRules) -> str:
 
 
 def _is_outside(root: tree_sitter.Node, point: tuple[int, int], *, broken: bool = False) -> bool:
-    """Whether nothing but the file, a list of imports or a condition of the C preprocessor is around a point; `broken`:
+    """True if nothing but the file, a list of imports or a condition of the C preprocessor is around a point; `broken`:
     or code that the grammar does not know."""
     node = root.descendant_for_point_range(point, point)
     while node and node.parent:

@@ -203,6 +203,11 @@ async def test_at_a_cursor_a_text_has_the_grammar_of_the_schema_and_joins_no_wor
     found = await result(fill.selection(page, [(6, 6)], Schema(json.loads(schema))))
     assert apply(page, found) == '{"a": "one"}'
     assert engine.jobs[0].schemas == (schema,)
+    engine = FakeEngine([["3"]])
+    await result(
+        Fills(engine, Settings(Options(structured=False)), LastFills()).selection(document(text, "json"), [(6, 6)])
+    )
+    assert engine.jobs[0].segments == (wire.Hole(32, "line"),)
     page, (fill, _) = document("x = y\n"), fills([["a + b"]])
     assert apply(page, await result(fill.selection(page, [(4, 4)]))) == "x = a + y\n"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from caesura import wire
 from caesura.server.context.secrets import FILLER
 from caesura.server.fills.history import LastFills
-from caesura.server.fills.result import Progress
+from caesura.server.fills.result import FillResult, Progress
 from caesura.server.fills.structured import LEAST, Find, StructuredEdits, Unlikely
 from caesura.server.fills.task import NoFill
 from caesura.server.options import Settings
@@ -142,8 +142,13 @@ async def test_several_places_are_one_edit_each_seeing_those_before_it() -> None
     text = "1 x 3 y 5"
     page, (edits, engine, _) = document(text, "json"), structured([["2"]], [["4"]], [["0"]])
     spans = [at(text, part) for part in "531"]
-    *_, found = [event async for event in edits.edit(page, spans, finding())]
-    assert apply(page, found) == "[2] x [4] y [0]"  # type: ignore[arg-type]
+
+    def find(text: str, start: int, end: int) -> tuple[Sequence[Offer], str]:
+        return finding(note="" if text[start] == "5" else "A schema is missing.")(text, start, end)
+
+    *_, found = [event async for event in edits.edit(page, spans, find)]
+    assert isinstance(found, FillResult)
+    assert (apply(page, found), found.note) == ("[2] x [4] y [0]", "A schema is missing.")
     assert [(job.prefix, job.suffix) for job in engine.jobs] == [
         ("", " x 3 y 5"),
         ("[2] x ", " y 5"),

@@ -478,13 +478,14 @@ async def test_secrets_are_covered_in_what_the_engine_reads_and_a_cover_is_never
     door.engine.answers = ['"' + "\u2588" * 20 + '"', "known"]
     body = {
         **{"input_prefix": f'key = "{secret}"\nx = ', "n_cmpl": 2},
-        "input_extra": [{"text": f'aws = "{secret}"\n', "filename": "a.py"}],
+        "input_extra": [{"text": f'aws = "{secret}"\n', "filename": "a.py"}, {"text": "A=1\n", "filename": "b/.env"}],
     }
     assert [one["content"] for one in (await door.post("/infill", body)).json()] == ["known"]
     *pieces, _ = await door.events("/infill", body)
     assert "".join(piece["content"] for piece in pieces) == "known"
     for job in door.engine.jobs:
         assert secret not in job.prefix + job.neighbours[0].text
+        assert [near.name for near in job.neighbours] == ["# a.py"], "no hidden file"
 
 
 # Bytes and connections

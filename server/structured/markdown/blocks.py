@@ -312,7 +312,7 @@ def _close(block: Block, lines: Sequence[Line]) -> None:
 
 
 def _is_tight(block: Block) -> bool:
-    """Whether no blank line stands between two items, or between two blocks of one."""
+    """True if no blank line stands between two items, or between two blocks of one."""
     groups = [block.children, *(item.children for item in block.children)]
     return all(b.first - a.last <= 1 for group in groups for a, b in pairwise(group))
 
