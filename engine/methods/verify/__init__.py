@@ -20,7 +20,7 @@ from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, absorbing, settled
 from caesura.engine.methods.verify import drafting
 from caesura.engine.methods.verify.drafting import CanvasDraft, DraftingModel
-from caesura.engine.methods.verify.lines import NO_RULES, Judge, Rules, copying, ending, never
+from caesura.engine.methods.verify.lines import NO_RULES, Judge, Rules, copying, ending, lacks_body, never
 from caesura.engine.methods.verify.lookup import Repeats, identifiers, lookup
 from caesura.engine.methods.verify.search import FULL, GHOST, HEAD, WIDTH, Search, passes
 from caesura.engine.methods.verify.tree import Origin, TokenNode
@@ -119,6 +119,7 @@ class Verifying:
         context, generator = self.layout.context, self.generator if self.job.seed else None
         before, following = around(self.job, self.hole, self.done)
         copies = never if hole.grammar else copying(before, following)
+        blocks = ending(before, copies) if long else None
         self.search = Search(
             self.vocabulary,
             hole,
@@ -131,7 +132,7 @@ class Verifying:
             min_probability=min(1.0, self.job.min_probability / max(self._chance, FAINTEST)),
             long=long,
             effort=GHOST if self.job.effort == "ghost" else FULL,
-            rules=Rules(copies, self.binds, ending(before, copies) if long else None) if self.width > 1 else NO_RULES,
+            rules=Rules(copies, self.binds, blocks, lacks_body(before, following)) if self.width > 1 else NO_RULES,
         )
         return self.width > 1 and self._propose(hole.forced.decode())
 

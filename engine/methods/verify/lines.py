@@ -15,11 +15,12 @@ def never(text: str) -> bool:
 
 class Rules(NamedTuple):
     """What a search asks of a fill's text: whether it only copies what is around the hole, whether it binds the missing
-    name, and where its block ends."""
+    name, and where its block ends. `is_needed`: something belongs in the hole."""
 
     copies: Judge = never
     binds: Judge = never
     block_end: Ending | None = None
+    is_needed: bool = False
 
 
 NO_RULES = Rules()
@@ -43,6 +44,17 @@ def copying(before: str, after: str) -> Judge:
         return any(tail == following[: len(tail)] for tail in tails) or made == preceding[-len(made) :]
 
     return judge
+
+
+def lacks_body(before: str, after: str) -> bool:
+    """True for a hole alone on a line that is deeper than the lines around it: the line above opens a block, which has
+    no other line."""
+    *above, begun = before.rsplit("\n", LINES)
+    rest, *below = after.split("\n", LINES)
+    preceding, following = written(above), written(below)
+    if begun.strip() or rest.strip() or not preceding:
+        return False
+    return indent(begun) > max(map(indent, (preceding[-1], *following[:1])))
 
 
 def ending(before: str, copies: Judge) -> Ending:

@@ -444,7 +444,7 @@ class Search:
     def is_over(self) -> bool:
         """True if nothing belongs here: a copy of what is around the hole is better than any fill."""
         best, copy = self.best(), self._best_of(copies=True)
-        if copy is None or copy.score is None:
+        if copy is None or copy.score is None or self._rules.is_needed:
             return False
         return best is None or best.score is None or copy.score > best.score
 

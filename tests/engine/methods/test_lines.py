@@ -2,7 +2,7 @@
 
 import pytest
 
-from caesura.engine.methods.verify.lines import copying, ending
+from caesura.engine.methods.verify.lines import copying, ending, lacks_body
 
 ABOVE = "def f(a):\n    check(a)\n    "
 BELOW = "\n\n    log(a)\n    return a\n"
@@ -47,3 +47,20 @@ def test_a_fill_that_ends_with_the_lines_below_or_is_the_lines_above_is_a_copy(
 )
 def test_a_block_ends_before_a_blank_line_a_dedent_and_what_follows(text: str, block: str | None) -> None:
     assert ending(ABOVE, copying(ABOVE, BELOW))(text) == block
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lacks"),
+    [
+        ("if a:\n    ", "\nelif b:\n    c()\n", True),
+        ("if (a) {\n\n\t", "\n}\n", True),
+        ("def f():\n    ", "", True),
+        ("if a:\n    ", "\n    b()\n", False),
+        ("if a:\n    b()\n    ", "\nelse:\n", False),
+        ("if a:\n    b", "\nelse:\n", False),
+        ("if a:\n    ", ")\nelse:\n", False),
+        ("    ", "\na = 1\n", False),
+    ],
+)
+def test_a_hole_deeper_than_the_lines_around_it_is_the_body_of_a_block(before: str, after: str, lacks: bool) -> None:
+    assert lacks_body(before, after) is lacks

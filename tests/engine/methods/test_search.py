@@ -583,6 +583,21 @@ def test_where_a_copy_of_what_follows_is_best_nothing_is_inserted(
     assert filling.alternatives(filling.fills(final=True)) == ()
 
 
+@pytest.mark.parametrize("is_needed", [False, True])
+def test_a_block_without_a_body_gets_one_although_a_copy_is_likelier(
+    tiny: BlockLlama, vocabulary: Vocabulary, is_needed: bool
+) -> None:
+    encode, table = tiny.tokenizer.encode, Table(tiny.tokenizer.size)
+    tail, head = encode("if a:"), encode("\n")
+    table.chain([*tail, *encode("right"), *head], [0.05, 0.9], len(tail))
+    table.chain([*tail, *encode("left"), *head], 0.9, len(tail))
+    rules = Rules(copies=lambda text: text == "left", is_needed=is_needed)
+    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, rules=rules)
+    answer(search, table)
+    assert search.text()[0] == "right"
+    assert search.is_over is not is_needed
+
+
 def test_a_job_of_several_holes_names_nothing_that_is_missing(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
     missing, holes = wire.Missing(name="x", pattern="x ="), (wire.Hole(8), wire.Text("y"), wire.Hole(8))
     job = infill("j", "return", "\n", *holes, missing=missing)
