@@ -299,7 +299,7 @@ def read(bench: Bench, asked: wire.Infill, wanted: str) -> Reading | None:
         return None
     canvas = layout.canvas.resized([min(slots, hole.max_tokens)])
     tail, at = canvas.tail, len(layout.context)
-    noise = model.noise.draw(len(canvas.slots), torch.Generator()).tolist()
+    noise = [model.noise.mask_id] * len(canvas.slots)
     with bench.context(layout) as kv:
         drawn = Run(kv, canvas.ids(noise), range(at, at + canvas.rows), None, canvas.slot_rows())
         base, logits = model.forward([chain(kv, at, [*tail, *tokens[:-1]])], [drawn])

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from caesura import model_store, wire
 from caesura.engine import models as engine_models
 from caesura.engine import samplers
@@ -50,7 +48,7 @@ def ended(model: Model, vocabulary: Vocabulary, case: dict[str, str], name: str,
     of = max(1, round(slots / share)) if scheduled(name) else 4 * slots
     kv = model.cache().lease(layout.context)
     model.prefill(layout.context, kv)
-    w, rows = Denoising(canvas, kv, samplers.begin(name), of, torch.Generator()), 0
+    w, rows = Denoising(canvas, kv, samplers.begin(name), of, 0), 0
     while not w.finished:
         rows += w.rows
         _forward.advance(model, [w])

@@ -34,6 +34,7 @@ from transformers import DiffusionGemmaForBlockDiffusion
 
 sys.path.insert(0, str(HERE.parent))
 from caesura.engine import models
+from caesura.engine.draws import Draws
 from caesura.engine.methods.uniform import renoise
 from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
@@ -87,11 +88,11 @@ class Ours:
     def __init__(self, folder: Path, prompt: Sequence[int], canvas: int) -> None:
         model = models.load(str(folder), "cpu")
         assert isinstance(model, DiffusionGemma)
-        self.model, self.generator = model, torch.Generator().manual_seed(1)
+        self.model, self.draws = model, Draws(1)
         self.schedule = model.noise.schedule
         self.kv = model.cache().lease(list(prompt))
         model.prefill(prompt, self.kv)
-        self.state = renoise.start(model, [None] * canvas, self.generator)
+        self.state = renoise.start(model, [None] * canvas, renoise.first_noise(model, canvas, self.draws))
         self.free = torch.zeros(model.width)
 
     def __repr__(self) -> str:
@@ -106,7 +107,7 @@ class Ours:
             hidden, self.schedule.temperature(STEP, 48), [self.free] * len(hidden), [True] * len(hidden)
         )
         outlook = renoise.outlooks(self.model, [asked])[0]
-        chances = renoise.chances(self.model, len(hidden), self.generator)
+        chances = renoise.chances(self.model, len(hidden), self.draws)
         every = torch.ones(len(hidden), dtype=torch.bool)
         ends, enough = torch.tensor([], dtype=torch.int64), torch.tensor([self.schedule.confidence])
         terms = renoise.Constraints(every, ~every, ~every, ends, enough)

@@ -16,10 +16,6 @@ class Absorbing:
     ratios: bool = False  # its model was trained on score ratios (SEDD); see samplers.Reading
     absorbing = True
 
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """[count] int64 of mask ids."""
-        return torch.full((count,), self.mask_id, dtype=torch.int64, device=generator.device)
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -54,9 +50,9 @@ class Uniform:
     absorbing = False
     method = "uniform"
 
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """[count] int64 in [0, vocabulary)."""
-        return torch.randint(self.vocabulary, (count,), generator=generator, device=generator.device)
+    def drawn(self, at: Tensor) -> Tensor:
+        """The token of each uniform number in (0, 1), int64 [n]."""
+        return (at * self.vocabulary).long()
 
 
 Noise = Absorbing | Uniform

@@ -14,6 +14,7 @@ FP8 rounds activations too, as published files prescribe; NVFP4 is decoded in th
 """
 
 import gc
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -99,6 +100,7 @@ class Served:
         self.graphs = Graphs(model, model.noise.schedule, entropy_bound.select, self.vocabulary)
         self.generator = torch.Generator(model.device).manual_seed(0)
         self.replayed = 0  # steps
+        self._seeds = itertools.count()
         self._contexts = dict[int, KV]()
         if model.device.startswith("cuda"):
             self.graphs.rehearse()
@@ -133,7 +135,7 @@ class Served:
 
     def canvas(self, kv: KV, slots: int, of: int, *, pins: int = 0, fresh: Sequence[int] = ()) -> Renoising:
         row = Canvas([], [Slot(0) for _ in range(slots)], self.text(pins), [HoleState(False, slots)], self.vocabulary)
-        return Renoising(row, kv, entropy_bound.select, of, self.generator, fresh=fresh)
+        return Renoising(row, kv, entropy_bound.select, of, next(self._seeds), fresh=fresh)
 
     def fill(self, w: Renoising, replay: uniform.Replay | None) -> list[float]:
         """All its steps, whatever comes of them: the ms of each until the host had heard of it."""

@@ -150,9 +150,8 @@ def log_sum(z: Tensor, peak: Tensor, work: Tensor) -> Tensor:
 
 def merge(parts: Parts, temperature: Tensor, width: int) -> Seen:
     """Rows from the sums of their tiles, without the mean embedding."""
-    top, order = parts.top.flatten(1).topk(2)
-    token = parts.ids.flatten(1).gather(1, order[:, :1])[:, 0]
-    best, second = top[:, 0], top[:, 1]
+    best, second = parts.top.flatten(1).topk(2).values.unbind(1)
+    token = parts.ids[..., 0].gather(1, parts.top[..., 0].argmax(1, keepdim=True))[:, 0]  # the first of equal ones
     below = (parts.top[..., 0] - best[:, None]) / temperature[:, None]
     scale = below.exp()
     mass = parts.mass * scale
@@ -169,7 +168,7 @@ def merge(parts: Parts, temperature: Tensor, width: int) -> Seen:
         parts.raw.logsumexp(-1),
         mass / s[:, None],
         width,
-        top.new_empty(0),
+        best.new_empty(0),
     )
 
 

@@ -4,9 +4,8 @@ et al., RoFormer, 2021), and the write of keys and values into the KV cache.
     q = turn(rms(q) * q_norm)        k = turn(rms(k) * k_norm)        v = rms(v), or rms(k) in a layer without v
 
 Pairs are (i, i + width/2); in a full layer only the first quarter turns (Gemma 4's "proportional" kind). cos and sin
-come from a table in x's dtype, made by PyTorch once a forward, or once a canvas whose steps are recorded: an angle at
-position 200,000 needs every bit of its frequency, and a wrong last bit makes it 0.01 off. The table is read from L2:
-2*pairs values a row, 512 bytes in a sliding layer and 256 in a full one.
+come from a table in x's dtype, made by PyTorch once a forward, or once a canvas whose steps are recorded. The table is
+read from L2: 2*pairs values a row, 512 bytes in a sliding layer and 256 in a full one.
 
 Bytes in 16 bits: 2*rows*(heads + 2*key heads)*width read and as many written; if v is k, k is read once. With 16 heads:
 at 256 rows 8.4 MB in a sliding layer (8 key heads of 256) and 10 MB in a full one (2 of 512), at 16 rows 0.5 and 0.6
@@ -27,14 +26,26 @@ from caesura.kernels.norms import rms
 def rotary(positions: Tensor, width: int, theta: float, part: float, dtype: torch.dtype) -> Tensor:
     """cos and sin [2, rows, pairs] for positions [rows]; the first `part` of a head's width / 2 pairs turns. Exponents
     are relative to the whole width."""
-    angles = positions.float()[:, None] * _frequencies(width, theta, int(part * width // 2), positions.device)
-    return torch.stack((angles.cos(), angles.sin())).to(dtype)
+    return cos_sin(positions[:, None] * frequencies(width, theta, int(part * width // 2), positions.device)).to(dtype)
+
+
+def cos_sin(angles: Tensor) -> Tensor:
+    """cos and sin, float32 [2, ...], of angles in radians, float64 [...]. Rounded once, so that all libraries and
+    devices have the same: a product rounds its rows to 8 bits, where one other bit grows from layer to layer."""
+    assert angles.dtype == torch.float64
+    table = torch.empty(2, *angles.shape, dtype=torch.float32, device=angles.device)
+    torch.cos(angles, out=table[0])
+    torch.sin(angles, out=table[1])
+    return table
 
 
 @cache
-def _frequencies(width: int, theta: float, pairs: int, device: torch.device) -> Tensor:
-    """Computed on the CPU, as Transformers does: a GPU's power may differ in the last bit."""
-    return (1.0 / theta ** (torch.arange(0, 2 * pairs, 2, dtype=torch.float32) / width)).to(device)
+def frequencies(width: int, theta: float, pairs: int, device: torch.device) -> Tensor:
+    """Radians from one position to the next, float64 [pairs], of the first `pairs` of a head's width / 2. Power and
+    inverse are rounded to float32 as in Transformers: a wrong last bit turns position 200,000 by 0.01. The power is
+    computed in float64, since each library has another one in float32; and on the CPU, since a GPU has too."""
+    exponents = torch.arange(0, 2 * pairs, 2, dtype=torch.float32) / width
+    return (1.0 / (theta ** exponents.double()).float()).double().to(device)
 
 
 def reference(

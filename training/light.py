@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, linear, rms_norm, scaled_dot_prod
 from torch.utils.data import Dataset
 
 from caesura.engine.models._light import BLOCK, FIRST, LAYERS, copied, proportions, shapes, sized, taps
-from caesura.engine.models._llama_config import MATRICES, Config, rotary, wavelengths
+from caesura.engine.models._llama_config import MATRICES, Config, frequencies, turns
 from caesura.engine.models._llama_layer import rotate
 from caesura.engine.tokens.tokenizer import Tokenizer
 
@@ -98,7 +98,7 @@ class LightNet:
     def __init__(self, config: Config, base: Mapping[str, Tensor], sample: Batch, device: str = "cpu") -> None:
         self.config, self.dtype = config, fastest(device)
         self.base = {name: tensor.to(device, self.dtype) for name, tensor in base.items()}
-        self.turn = [table.to(device, self.dtype) for table in rotary(wavelengths(config), torch.arange(POSITIONS))]
+        self.turn = [table.to(device, self.dtype) for table in turns(frequencies(config), torch.arange(POSITIONS))]
         self.taps = taps(config.num_layers)
         tapped, rows = self.read(sample["context"].to(device)).tapped.cpu(), torch.arange(sample["context"].shape[1])
         sizes = tapped[(rows >= SINK) & (rows < sample["lengths"][:, None])].float().square().mean(0).sqrt()

@@ -21,7 +21,9 @@ import torch
 from caesura.engine import models
 from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.draws import Draws
 from caesura.engine.methods.uniform import canvases as uniform
+from caesura.engine.methods.uniform import renoise
 from caesura.engine.models import Model, Run
 from caesura.engine.samplers import entropy_bound, statistics
 
@@ -66,8 +68,7 @@ def infill(model: Model, prompt: Sequence[int], blanks: Sequence[Blank], *, step
     vocabulary, kv = Vocabulary(model), model.cache().lease(prompt)
     model.prefill(prompt, kv)
     work = [
-        uniform.Renoising(canvas_of(vocabulary, b), kv, entropy_bound.select, steps, torch.Generator().manual_seed(n))
-        for n, b in enumerate(blanks)
+        uniform.Renoising(canvas_of(vocabulary, b), kv, entropy_bound.select, steps, n) for n, b in enumerate(blanks)
     ]
     while going := [w for w in work if not w.finished]:
         uniform.step(model, going[:AT_ONCE])
@@ -80,13 +81,12 @@ def in_order(model: Model, prompt: Sequence[int], blanks: Sequence[Blank], *, su
     """One row a forward, its best token: the leftmost, or the one of least entropy."""
     kv = model.cache().lease(prompt)
     model.prefill(prompt, kv)
-    generator = torch.Generator().manual_seed(0)
     boards = [(list(ids), [row for row, hidden in enumerate(blank) if hidden]) for ids, blank in blanks]
     steps = [len(rows) for _, rows in boards]
     while going := [board for board in boards if board[1]][:AT_ONCE]:
         runs = []
-        for ids, rows in going:
-            noise = iter(model.noise.draw(len(rows), generator).tolist())
+        for number, (ids, rows) in enumerate(going):
+            noise = iter(renoise.first_noise(model, len(rows), Draws(number, len(rows))).tolist())
             shown = [next(noise) if row in rows else token for row, token in enumerate(ids)]
             runs.append(Run(kv, shown, range(kv.length, kv.length + len(ids)), None, rows))
         for (ids, rows), logits in zip(
@@ -134,8 +134,7 @@ def of_every_length(model: Model, example: Example, start: int, end: int) -> lis
     for size in range(1, 7):
         layout = [*example.canvas[:start], *(Slot(0) for _ in range(size))]
         canvas = Canvas([], layout, example.canvas[end:][:12], [HoleState(True, size)], vocabulary)
-        draw = torch.Generator().manual_seed(size)
-        work.append(uniform.Renoising(canvas, kv, entropy_bound.select, 8, draw, judged=True))
+        work.append(uniform.Renoising(canvas, kv, entropy_bound.select, 8, size, judged=True))
     while going := [w for w in work if not w.finished]:
         uniform.step(model, going)
     return work

@@ -22,7 +22,7 @@ from torch.nn.functional import (
     silu,
 )
 
-from caesura.engine.models._llama_config import MATRICES, Config, rotary, wavelengths
+from caesura.engine.models._llama_config import MATRICES, Config, frequencies, turns
 from caesura.engine.models._llama_layer import rotate
 from caesura.engine.models._llama_weights import SPECIALS
 
@@ -135,7 +135,7 @@ class Net:
             trained |= {name: t.clone() for name, t in base.items() if name not in trained}
         self.trained = {name: nn.Parameter(t.to(device)) for name, t in trained.items()}
         self.base = {} if trains == "all" else {name: t.to(device, self.dtype) for name, t in base.items()}
-        self.turn = [t.to(device, self.dtype) for t in rotary(wavelengths(config), torch.arange(POSITIONS))]
+        self.turn = [t.to(device, self.dtype) for t in turns(frequencies(config), torch.arange(POSITIONS))]
         # Few shapes: contexts, and canvases of each bucket, with gradients and without; with a teacher's they are more
         # than the eight that are built of a function before it is given up.
         torch._dynamo.config.recompile_limit = 32

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from caesura import wire
 from caesura.automata import regex
+from caesura.engine.draws import Draws, DrawStream
 from caesura.engine.grammar import json
 from caesura.engine.grammar.automaton import NEVER, Automaton, Configuration
 from caesura.engine.grammar.expressions import Regular, RuleSet
@@ -132,8 +133,8 @@ class Grammar:
         assert shortest is not None, "a grammar leads to an end from everywhere"
         if self.sound(own + shortest, whole=True):
             return shortest
-        null, draw = len(self._pieces), torch.Generator().manual_seed(0)
-        logp = -1 - 3 * torch.rand(SIMPLE, null + 1, generator=draw)
+        null = len(self._pieces)
+        logp = (-1 - 3 * Draws(0).uniform(DrawStream.TABLE, SIMPLE, null + 1)).float()
         logp[:, null] = 0.0
         fill = Trellis(self.graph, state, Gains(logp, self.graph.walker.sets), [None] * SIMPLE, [], null)
         tokens = self._sound_fill(fill, 0, own, on=True)

@@ -40,8 +40,6 @@ class Asking(Protocol):
     @property
     def kv(self) -> KV: ...
     @property
-    def generator(self) -> torch.Generator: ...
-    @property
     def drafts(self) -> bool: ...
     @property
     def flanks(self) -> Flanks | None: ...
@@ -121,12 +119,11 @@ def runs(model: Model, work: Sequence[Asking]) -> list[Run]:
     found = []
     fresh = {id(w.kv): len(w.fresh) for w in work if w.fresh}
     for w in work:
-        assert model.noise is not None, "a model without a canvas has only a search"
+        assert isinstance(model.noise, Absorbing), "a model without a canvas has only a search"
         slots, hidden = w.canvas.slot_rows(), list(w.hidden)
-        noise = model.noise.draw(len(slots) + len(hidden), w.generator).tolist()
-        ids = w.canvas.ids(noise[: len(slots)])
-        for row, token in zip(hidden, noise[len(slots) :], strict=True):
-            ids[row] = token
+        ids = w.canvas.ids([model.noise.mask_id] * len(slots))
+        for row in hidden:
+            ids[row] = model.noise.mask_id
         at = len(w.kv.ids) + fresh.get(id(w.kv), 0)
         run = Run(w.kv, ids, range(at, at + len(ids)), None, slots + hidden, w.fresh)
         found.append(with_shadows(model, run, w.shadowed) if w.shadowed else run)

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import torch
-
 from caesura.engine import length
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.draws import Draws
 from caesura.engine.methods import shown
 from caesura.engine.models import Model
 from caesura.wire import Fill, Impossible, Infill, StopReason, Tokens
@@ -33,13 +32,18 @@ class Runner(Generic[S]):
     kv: KV
     sampler: S
     of: int
-    generator: torch.Generator
+    seed: int
     fresh: Sequence[int] = ()
     step: int = 0
     finished: bool = False
     finite: bool = True
     judged: bool = False
     score: float = -math.inf
+
+    @property
+    def draws(self) -> Draws:
+        """The random numbers of the next step."""
+        return Draws(self.seed, self.step)
 
     @property
     def rows(self) -> int:

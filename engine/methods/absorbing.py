@@ -17,6 +17,7 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Slot
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.draws import Draws
 from caesura.engine.methods import Begin, _forward, _race, shown
 from caesura.engine.methods._flanks import Flanks, frozen
 from caesura.engine.methods._forward import on_host
@@ -100,12 +101,8 @@ def begin(
 ) -> Denoising | Race:
     canvas, accepts = opening(model, job, layout.canvas), begin_sampler(sampler or model.sampler)
     flanks = None if accepts.checks else frozen(model, canvas)
-    first = Denoising(canvas, kv, accepts, most_steps(canvas), seeded(job), fresh, flanks=flanks)
+    first = Denoising(canvas, kv, accepts, most_steps(canvas), job.seed, fresh, flanks=flanks)
     return fill(model, advance, job, first)
-
-
-def seeded(job: Infill) -> torch.Generator:
-    return torch.Generator().manual_seed(job.seed % 2**63)
 
 
 def fill(
@@ -170,7 +167,7 @@ def decide(model: Model, w: Denoising, logits: Tensor) -> None:
         pass  # this step only found that the canvas is too short
     else:
         held = w.canvas.revisable() if w.sampler.revises else [False] * len(w.canvas.slots)
-        seen = read(w.canvas.slots, held, scores, allowed, w.step, w.of, w.generator)
+        seen = read(w.canvas.slots, held, scores, allowed, w.step, w.of, w.draws)
         ratios = isinstance(model.noise, Absorbing) and model.noise.ratios
         absorb(w, seen._replace(check=checked if len(checked) else None, ratios=ratios), model.null_id)
 
@@ -251,12 +248,12 @@ def read(
     allowed: Tensor,
     step: int,
     of: int,
-    generator: torch.Generator,
+    draws: Draws,
 ) -> Reading:
     """What a sampler is told of a forward: scores on the CPU, logits where the model is."""
     token = torch.tensor([-1 if slot.token is None else slot.token for slot in slots])
     flat = Scores(*(values[0] for values in scores))
-    return Reading(slots, flat, allowed, token < 0, torch.tensor(held), token, None, step, of, generator)
+    return Reading(slots, flat, allowed, token < 0, torch.tensor(held), token, None, step, of, draws)
 
 
 def check(canvas: Canvas, shadows: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ class BlockChain(Runner[CanvasSampler]):
         """Ask the sampler; returns its decision, and if a slot changed."""
         free = self.canvas.revisable()
         held = [free[number] and self.sampler.revises for number in numbers]
-        seen = read(slots, held, scores, allowed, self.step - self.began, self.share, self.generator)
+        seen = read(slots, held, scores, allowed, self.step - self.began, self.share, self.draws)
         decision = self.sampler(seen)
         draft_drawn(self.canvas, slots, seen, decision)
         first = healed_first(self.canvas, slots, decision.accept.tolist())
@@ -187,8 +187,7 @@ def begin(model: Model, job: Infill, layout: Layout, kv: KV, fresh: Sequence[int
     of = most + 2 + looks * (most // model.block_size + 2)  # each step accepts a slot; one more judges
     works, origin = list[Runner[Any]](), len(layout.context)
     for one in canvases:
-        generator = torch.Generator().manual_seed(job.seed % 2**63)
-        works.append(BlockChain(one, kv, renew(), of, generator, origin=origin, renew=renew))
+        works.append(BlockChain(one, kv, renew(), of, job.seed, origin=origin, renew=renew))
     works[0].fresh = fresh
     return Race(works, job.candidates, advance, of)
 

@@ -82,7 +82,7 @@ def begin(
     if accepts.checks:
         raise Impossible("The method freedave has no rows that check tokens; name another sampler, or absorbing.")
     of = max(sum(hole.max_tokens for hole in canvas.holes) + SPARE, absorbing.most_steps(canvas))
-    first = Guessing(canvas, kv, accepts, of, absorbing.seeded(job), fresh, most=model.rows)
+    first = Guessing(canvas, kv, accepts, of, job.seed, fresh, most=model.rows)
     return absorbing.fill(model, race, job, first)
 
 

@@ -21,8 +21,8 @@ from torch.nn.functional import rms_norm, silu
 
 from caesura.engine.cache import Kept
 from caesura.engine.models import Drafter, Run
-from caesura.engine.models._llama_config import Config, rotary
-from caesura.engine.models._llama_layer import Norm, normalized, rotate
+from caesura.engine.models._llama_config import Config, turns
+from caesura.engine.models._llama_layer import Norm, rotate
 from caesura.engine.models._llama_weights import expect, packed
 from caesura.engine.models.block_llama import BlockLlama, Lane, Layers, Part
 from caesura.engine.tokens.tokenizer import Tokenizer
@@ -144,7 +144,7 @@ class LightLlama(BlockLlama):
         entering = int8.product(torch.cat((first, states), -1).flatten(0, 1), self._enter)
         x = (first + states * self._proportions + self._place).flatten(0, 1) + entering
         x = self._through(self._drafting, x, [blocked(run, BLOCK) for run in runs], self.config.num_layers)
-        return normalized(x, self._final, self._shape.eps).view(*first.shape)
+        return self._normed(x, self._final).view(*first.shape)
 
     def _first(self, runs: Sequence[Run]) -> Tensor:
         """The tokens of the runs after the first layers of the base, [runs, hidden]."""
@@ -154,13 +154,13 @@ class LightLlama(BlockLlama):
     def _through(self, path: Layers, x: Tensor, parts: Sequence[Part], at: int) -> Tensor:
         """Rows after the layers of a path; the first of these is layer `at` of the cache."""
         lane = self._lane(parts)
-        return path.through(x, *rotary(self._lengths, torch.tensor(lane.positions)), lane.placed(at))[0]
+        return path.through(x, *turns(self._frequencies, torch.tensor(lane.positions)), lane.placed(at))[0]
 
     def _choose(self, rows: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """The best token of each row [runs, BLOCK, hidden], given the token chosen for the row before, and its
         probability. `before` [runs] are the tokens before the first row."""
         logits = int8.product(rows.flatten(0, 1), self._head)[:, : self.config.vocab_size].unflatten(0, rows.shape[:2])
-        shortlist = logits.topk(min(SHORTLIST, logits.shape[-1])).indices
+        shortlist = logits.topk(min(SHORTLIST, logits.shape[-1])).indices.sort().values
         of_list = self._embedded(shortlist.flatten()).unflatten(0, shortlist.shape)
         chosen, scores = list[Tensor](), list[Tensor]()
         for place in range(BLOCK):

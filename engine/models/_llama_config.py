@@ -10,6 +10,7 @@ from torch import Tensor
 from caesura.engine.models._experts import Mixture
 from caesura.engine.models._llama_layer import Shape
 from caesura.engine.weights.stored import WeightsError
+from caesura.kernels import rotary
 from caesura.model_store.reading import reason
 
 SEEING, FEEDING = ("qkv", "out"), ("gate_up", "down")  # the matrices of attention and of the MLP
@@ -92,14 +93,12 @@ class Config:
         return sum(math.prod(size) for size in sizes)
 
 
-def wavelengths(config: Config) -> Tensor:
-    """The rotary wavelength of each pair of head columns, float32 [turning / 2]: angle = position / wavelength."""
-    half = torch.arange(0, config.turning, 2, dtype=torch.float32) / config.turning
-    return torch.tensor(config.rope_theta) ** half
+def frequencies(config: Config, device: str = "cpu") -> Tensor:
+    """Radians from one position to the next of each pair of head columns, float64 [turning / 2]."""
+    return rotary.frequencies(config.turning, config.rope_theta, config.turning // 2, torch.device(device))
 
 
-def rotary(lengths: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin [..., 1, columns that turn] for integer positions [...]."""
-    angles = positions.float()[..., None] / lengths
-    angles = torch.cat((angles, angles), -1)[..., None, :]
-    return angles.cos(), angles.sin()
+def turns(of: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin, float32 [rows, 1, columns that turn], for frequencies and integer positions [rows]."""
+    cos, sin = rotary.cos_sin(positions[:, None] * of).repeat(1, 1, 2)[:, :, None]
+    return cos, sin

@@ -16,7 +16,7 @@ from caesura.engine.cache import FEW
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LoadChoice
 from caesura.engine.models._experts import Mixture
-from caesura.engine.models._llama_config import FEEDING, Config, wavelengths
+from caesura.engine.models._llama_config import FEEDING, Config, frequencies
 from caesura.engine.models._llama_memory import Keeping, fitting, needed, of_weights
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
@@ -382,7 +382,7 @@ def rope(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def stretched(name: str, config: dict[str, Any], shape: Config) -> Tensor | None:
-    """The factor [turning / 2] by which the config lengthens each rotary wavelength; None if it does not."""
+    """The factor [turning / 2] by which the config divides each rotary frequency; None if it does not."""
     scaling = rope(config)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     try:
@@ -391,16 +391,16 @@ def stretched(name: str, config: dict[str, Any], shape: Config) -> Tensor | None
         if kind == "linear":
             return torch.full((shape.turning // 2,), float(scaling["factor"]))
         if kind == "llama3":
-            return llama3(wavelengths(shape), *(float(scaling[key]) for key in LLAMA3))
+            return llama3(frequencies(shape), *(float(scaling[key]) for key in LLAMA3))
     except (KeyError, TypeError, ValueError) as error:
         raise WeightsError(f"The config of {name} is damaged: its rotary scaling lacks {reason(error)}.") from error
     raise WeightsError(f"{name} scales its rotary positions by {quoted(kind)}, which is not supported yet.")
 
 
-def llama3(lengths: Tensor, factor: float, low: float, high: float, trained: float) -> Tensor:
+def llama3(frequencies: Tensor, factor: float, low: float, high: float, trained: float) -> Tensor:
     """Rotary scaling of Llama 3.1: long waves are stretched by `factor`, short ones are kept, and those in between are
     interpolated."""
-    turns = trained / (2 * torch.pi * lengths)  # turns of a wave within the length of the first training
+    turns = trained * frequencies / (2 * torch.pi)  # turns of a wave within the length of the first training
     kept = ((turns - low) / (high - low)).clamp(0, 1)
     return 1 / ((1 - kept) / factor + kept)
 

@@ -24,10 +24,10 @@ from caesura.engine import memory, methods, samplers
 from caesura.engine.cache import FEW, KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import Drafter, LengthRule, LoadChoice, Model, Run, Visibility, _llama_layer, _native
-from caesura.engine.models._llama_config import Config, rotary, wavelengths
+from caesura.engine.models._llama_config import Config, frequencies, turns
 from caesura.engine.models._llama_gpu.layers import GpuLayers, Placed
 from caesura.engine.models._llama_gpu.passes import Passes
-from caesura.engine.models._llama_layer import Sparse, Weights
+from caesura.engine.models._llama_layer import Norm, Sparse, Weights, normalized
 from caesura.engine.models._llama_weights import (
     SPECIALS,
     Source,
@@ -156,7 +156,7 @@ class BlockLlama:
         stretch: Tensor | None = None,
         quantise: str = "",
     ) -> None:
-        """The cache keeps at most `contexts` contexts. `stretch` [turning / 2] multiplies the rotary wavelengths.
+        """The cache keeps at most `contexts` contexts. `stretch` [turning / 2] divides the rotary frequencies.
         Matrices stored as floats get the form `quantise` (weights/forms.py), if it is not the usual one."""
         self.name, self.device, self.config, self.tokenizer = name, device, config, tokenizer
         drawn = adapter is not None
@@ -181,9 +181,9 @@ class BlockLlama:
             self._layers = list(pool.map(pack, range(config.num_layers)))
         self._embed, self._head = outer.result()
         self._norm = tuple(moved(norm, device) for norm in norms(base, adapter or {}, "norm", config.hidden_size))
-        self._lengths = wavelengths(config).to(device)
+        self._frequencies = frequencies(config, device)
         if stretch is not None:
-            self._lengths *= stretch.to(device)
+            self._frequencies = self._frequencies / stretch.to(device)
         self._shape = config.layer
         context, drawn_by = zip(*self._layers, strict=True)
         self._paths = [self._path(config, context, canvas=False), self._path(config, drawn_by, canvas=True)]
@@ -315,7 +315,7 @@ class BlockLlama:
     @torch.inference_mode()
     def _fixed(self, layers: GpuLayers, ids: Tensor, positions: Tensor, placed: Placed) -> Tensor:
         """The logits [rows, width] of rows of context or of a tree, without a wait for the host."""
-        x = layers.fixed(self._embedded(ids), *rotary(self._lengths, positions), placed)
+        x = layers.fixed(self._embedded(ids), *turns(self._frequencies, positions), placed)
         return self._outer(x, canvas=False)
 
     def _context(self, kv: KV, ids: Sequence[int]) -> Part:
@@ -379,7 +379,7 @@ class BlockLlama:
         if not lane.ids:
             return torch.empty(0, self.width, device=self.device)
         x = self._embedded(torch.tensor(lane.ids, device=self.device))
-        cos, sin = rotary(self._lengths, torch.tensor(lane.positions, device=self.device))
+        cos, sin = turns(self._frequencies, torch.tensor(lane.positions, device=self.device))
         taps = () if lane.canvas else self.taps
         x, tapped = self._paths[lane.canvas].through(x, cos, sin, lane.placed(), lane.wanted, taps, *order)
         if taps:
@@ -390,7 +390,13 @@ class BlockLlama:
 
     def _outer(self, x: Tensor, *, canvas: bool) -> Tensor:
         """Rows after all layers [rows, hidden] -> logits [rows, width]."""
-        return int8.product(_llama_layer.normalized(x, self._norm[canvas], self._shape.eps), self._head)
+        return int8.product(self._normed(x, self._norm[canvas]), self._head)
+
+    def _normed(self, x: Tensor, norm: Norm) -> Tensor:
+        """Rows [rows, hidden] after a norm, computed where the layers are."""
+        if isinstance(self._paths[False], native.Layers):
+            return native.normalized(x, native.Norm(*norm), self._shape.eps)
+        return normalized(x, norm, self._shape.eps)
 
     def _tap(self, tapped: Sequence[Tensor], lane: Lane, cos: Tensor, sin: Tensor) -> None:
         """Keep what a drafter needs of the rows of a lane, in the cache layers that it adds after the base's."""

@@ -26,7 +26,7 @@ GROUP = 32
 FORMS = {"q8": 0, "q4": 1, "k4": 2}  # of engine/weights/stored.py, as cpu.h numbers them
 ALIGNED = 64  # bytes
 THREADS = 4  # most threads of a call: more gain little, since memory is the limit
-P, N, C = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+P, N, C, U = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_uint32
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "variant": (P, [C]),
     "name": (ctypes.c_char_p, [P]),
@@ -38,6 +38,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "lane_bytes": (N, [P, P]),
     "through": (None, [P, P]),
     "threads": (None, [C]),
+    "best": (None, [P, N, N, N, P, P]),
+    "uniform": (None, [ctypes.c_uint64, U, U, N, N, N, P]),
     "sources": (ctypes.c_char_p, []),
 }
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds of CPU, and of the period they are for

@@ -113,6 +113,16 @@ class KvRows(NamedTuple):
     mask: Tensor | None
 
 
+def normalized(x: Tensor, norm: Norm, eps: float) -> Tensor:
+    """Rows [rows, size] float32 after the norm, as in the layers; size is a multiple of WIDTHS."""
+    x = x.contiguous()
+    out, (weight, bias) = torch.empty_like(x), (part if part is None else part.float().contiguous() for part in norm)
+    assert weight is not None
+    held = _Norm(weight.data_ptr(), None if bias is None else bias.data_ptr())
+    library().caesura_normalize(variants()[chosen()], x.data_ptr(), *x.shape, ctypes.byref(held), eps, out.data_ptr())
+    return out
+
+
 class Layers:
     """Layers of one path."""
 

@@ -2,19 +2,12 @@
 
 import torch
 
-from caesura.engine.noise import Absorbing, Uniform
+from caesura.engine.noise import Uniform
 
 
-def test_absorbing_noise_is_the_mask() -> None:
-    assert Absorbing(7).draw(3, torch.Generator()).tolist() == [7, 7, 7]
-
-
-def test_uniform_noise_is_drawn_from_the_vocabulary_and_repeats_with_its_seed() -> None:
-    one, other = (Uniform(5).draw(200, torch.Generator().manual_seed(1)) for _ in range(2))
-    assert torch.equal(one, other)
-    assert set(one.tolist()) == set(range(5))
-    assert not torch.equal(one, Uniform(5).draw(200, torch.Generator().manual_seed(2)))
-
-
-def test_no_slots_no_noise() -> None:
-    assert Absorbing(7).draw(0, torch.Generator()).tolist() == Uniform(5).draw(0, torch.Generator()).tolist() == []
+def test_uniform_noise_is_each_token_of_the_vocabulary() -> None:
+    at = (torch.arange(15, dtype=torch.float64) + 0.5) / 15
+    assert Uniform(5).drawn(at).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+    ends = torch.tensor([2.0**-33, 1 - 2.0**-33], dtype=torch.float64)
+    assert Uniform(262_144).drawn(ends).tolist() == [0, 262_143]
+    assert Uniform(5).drawn(at[:0]).tolist() == []

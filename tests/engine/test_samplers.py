@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from caesura.engine import samplers
+from caesura.engine.draws import Draws
 from caesura.engine.samplers import (
     CanvasSampler,
     Reading,
@@ -70,6 +71,24 @@ def test_a_function_of_the_scores(name: str, canvases: int, slots: int, sharp: f
     assert torch.equal(still, given_open)
 
 
+@pytest.mark.parametrize("in_c", [True, False])
+@pytest.mark.parametrize("columns", [9, 300, samplers.BLOCK**2 + 77])
+def test_of_equal_numbers_the_first_is_the_highest(columns: int, in_c: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not in_c:
+        monkeypatch.setattr(samplers, "library", lambda: None)
+    draw = torch.Generator().manual_seed(columns)
+    for values in ([-torch.inf, -1.5, -0.0, 0.0, 2.0], [0.0], [*torch.randn(columns, generator=draw).tolist()]):
+        rows = torch.tensor(values)[torch.randint(len(values), (40, columns), generator=draw)]
+        rows[3, 4:] = rows[4, :-2] = -torch.inf
+        for count in (1, 2, 8):
+            expected = rows.sort(descending=True, stable=True)
+            found, places = samplers.highest(rows, count)
+            assert torch.equal(places, expected.indices[:, :count])
+            assert torch.equal(found, expected.values[:, :count])
+    rows[7, 5] = torch.nan
+    assert samplers.highest(rows, 2)[1][7, 0] == 5
+
+
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=25, deadline=None)
 @given(
@@ -92,7 +111,7 @@ def test_a_canvas_from_its_first_forward_to_its_last(
         logits = torch.randn(slots, 9, generator=generator) * sharp
         seen = reading(logits, token, fixed, torch.rand(slots, generator=generator), step, of, one)
         decision = one(seen)
-        again = other(seen._replace(logits=logits.clone(), generator=torch.Generator().manual_seed(step)))
+        again = other(seen._replace(logits=logits.clone(), draws=Draws(0, step)))
         assert torch.equal(again.accept, decision.accept), "not deterministic"
         assert torch.equal(again.mask, decision.mask), "not deterministic"
         assert not (decision.accept & ~(seen.open | seen.held)).any(), "changed a slot that is neither open nor held"
@@ -114,8 +133,7 @@ def reading(
     scores = Scores(*(values[0] for values in statistics(logits)))
     held = (token >= 0) & ~fixed if sampler.revises else torch.zeros_like(fixed)
     told = check if sampler.checks and held.any() else None
-    drawn = torch.Generator().manual_seed(step)
-    return Reading(range(len(token)), scores, logits, token < 0, held, token, told, step, of, drawn)
+    return Reading(range(len(token)), scores, logits, token < 0, held, token, told, step, of, Draws(0, step))
 
 
 def test_a_file_is_the_registry() -> None:

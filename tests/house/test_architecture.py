@@ -105,13 +105,15 @@ def test_only_the_commands_that_run_the_engine_or_look_into_a_checkpoint_import_
 # their context is shown; `worker` and the files that make or check a model's files load one.
 
 PARTS: dict[str, frozenset[str] | set[str]] = {
-    **dict.fromkeys(("supervisor", "tokens", "samplers", "grammar", "noise", "length", "faults", "cache"), frozenset()),
+    **dict.fromkeys(("supervisor", "tokens", "draws", "noise", "length", "faults", "cache"), frozenset()),
+    "samplers": {"draws"},
+    "grammar": {"draws"},
     "weights": {"tokens", "models", "noise", "memory"},
     "memory": {"weights", "cache", "canvas"},  # how many rows one step has
     "models": {"weights", "tokens", "cache", "noise", "memory", "samplers", "canvas", "methods", "recordings"},
     "canvas": {"tokens", "grammar", "models", "noise"},
     "recordings": {"faults"},
-    "methods": {"canvas", "grammar", "models", "cache", "noise", "length", "samplers", "recordings"},
+    "methods": {"canvas", "grammar", "models", "cache", "noise", "draws", "length", "samplers", "recordings"},
     "scheduler": {"methods", "canvas", "models", "cache", "samplers", "faults"},
     "worker": {"supervisor", "scheduler", "models", "weights", "faults"},
 }

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from caesura.engine.models import _llama_layer, _native
-from caesura.engine.models._llama_layer import AdaptedMatrix, Attention, Mlp, Norm, Shape, Weights
+from caesura.engine.models._llama_layer import AdaptedMatrix, Attention, Mlp, Norm, Shape, Weights, normalized
 from caesura.engine.weights import stored
 from caesura.kernels import cpu
+from caesura.kernels.cpu import layers as native
 from caesura.kernels.cpu.layers import KvRows
 
 from ..audit.calls import unheard
@@ -131,6 +132,18 @@ def weights_of(*, kind: str, canvas: bool, hidden: int = HIDDEN, inner: int = IN
     qkv, out = matrix((HEADS + 2 * GROUPS) * WIDTH, hidden), matrix(hidden, HEADS * WIDTH)
     gate_up, down = matrix(inner if bias else 2 * inner, hidden), matrix(hidden, inner)
     return Weights(Attention(norm(hidden), qkv, of_heads, out), Mlp(norm(hidden), gate_up, down))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_norm_is_that_of_torch_and_of_each_row_alone(
+    bias: bool, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAESURA_CPU", variant)
+    x, norm = rows_of(9, 896), Norm(1 + random(896) / 8, random(896, seed=1) / 8 if bias else None)
+    found = native.normalized(x, native.Norm(*norm), 1e-6)
+    torch.testing.assert_close(found, normalized(x, norm, 1e-6), atol=1e-5, rtol=1e-5)
+    assert torch.equal(found, torch.cat([native.normalized(row[None], native.Norm(*norm), 1e-6) for row in x]))
 
 
 def masks() -> dict[str, Tensor | None]:

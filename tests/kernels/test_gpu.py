@@ -14,6 +14,7 @@ from caesura.engine import models, samplers
 from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.draws import Draws
 from caesura.engine.methods import _forward
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.methods.uniform.graphs import Graphs
@@ -65,8 +66,7 @@ class Place:
             uniform.step(model, [first], self.recorded.step)
 
     def canvas(self, seed: int) -> uniform.Renoising:
-        generator = torch.Generator("cuda").manual_seed(seed)
-        return uniform.Renoising(self.layout.canvas.resized([20]), self.kv, entropy_bound.select, 24, generator)
+        return uniform.Renoising(self.layout.canvas.resized([20]), self.kv, entropy_bound.select, 24, seed)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -184,7 +184,8 @@ def test_a_search_finds_the_same_numbers_on_a_gpu_and_waits_for_none(
     here, there = (qwen.floats(tmp_path, device, torch.float32, monkeypatch) for device in ("cpu", "cuda"))
     encode, draw = here.tokenizer.encode, torch.Generator().manual_seed(1)
     tail, head = encode("x ="), encode("\ny")
-    one, other = (Search(Vocabulary(m), HoleState(True, 8), tail, head, 0, seeded(seed)) for m in (here, there))
+    draws = Draws(seed) if seed else None
+    one, other = (Search(Vocabulary(m), HoleState(True, 8), tail, head, 0, draws) for m in (here, there))
     for search in (one, other):
         search.propose(encode(" count + 1"), "lookup")
     for _ in range(4):
@@ -197,10 +198,6 @@ def test_a_search_finds_the_same_numbers_on_a_gpu_and_waits_for_none(
         for search in (one, other):
             search.receive(told.tolist())
             search.prune()
-
-
-def seeded(seed: int | None) -> torch.Generator | None:
-    return None if seed is None else torch.Generator().manual_seed(seed)
 
 
 @contextmanager

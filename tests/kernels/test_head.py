@@ -42,6 +42,20 @@ def asked(rows: int, size: int, vocabulary: int, sharp: float = 3.0) -> tuple[He
     return Head(embed, embed, CAP), Rows(hidden, warm, bans, torch.arange(rows) % 2, every(rows))
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_of_equal_logits_the_token_is_the_lowest(way: Callable[[Head, Rows], Seen]) -> None:
+    """In one tile and in several."""
+    of, rows = asked(5, 123, 517)
+    whole = head.logits(of, rows.hidden)
+    best = int((whole[0] - 1e9 * (torch.arange(517) < 70)).argmax())
+    for lower in (best - 1, best - 66):
+        for tokens in (of.matrix, of.embed):
+            tokens[lower] = tokens[best]
+    above = torch.arange(517) < best - 66
+    bans = torch.where(above, head.NEVER, 0.0)[None].repeat(2, 1)
+    assert way(of, replace(rows, bans=bans)).token[0] == best - 66
+
+
 def every(count: int) -> Tensor:
     return torch.ones(count, dtype=torch.bool)
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from caesura.kernels.norms import rms
-from caesura.kernels.rotary import launch, reference, rotary, turned
+from caesura.kernels.rotary import cos_sin, frequencies, launch, reference, rotary, turned
 
 from ..support.checkpoints.few import few
 
@@ -173,6 +174,16 @@ def test_a_far_position_turns_by_the_float32_angle() -> None:
         off -= (off / (2 * math.pi)).round() * 2 * math.pi
         # Of float32: two roundings in the frequency's power, one in its inverse, one in the angle.
         assert (off.abs() <= 4 * 2**-24 * angles + 1e-6).all()
+
+
+def test_cosines_and_sines_are_rounded_once() -> None:
+    """NumPy's float64 rounded, and of the float32 ones that published models have at most a bit away."""
+    positions, device = torch.arange(0, 32_768, 3), torch.device("cpu")
+    for width, theta in ((64, 1e6), (80, 1e5), (128, 1e4)):
+        angles = positions[:, None] * frequencies(width, theta, width // 2, device)
+        for found, exact, single in zip(cos_sin(angles), (np.cos, np.sin), (torch.cos, torch.sin), strict=True):
+            assert (found.numpy() == exact(angles.numpy()).astype(np.float32)).all()
+            assert (found - single(angles.float())).abs().max() <= 2**-24 * (angles.max() + 2)
 
 
 @pytest.mark.parametrize("room", [2, 20])

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-import torch
-
 from caesura.engine.cache import KV
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
@@ -52,7 +50,6 @@ def begin(
     works = list[Runner[Any]]()
     for one in _race.canvases(model, job, layout.canvas):
         of = min(schedule.steps, max(LEAST_STEPS, -(-len(one.slots) // 2)))
-        generator = torch.Generator(model.device).manual_seed(job.seed % 2**63)
-        works.append(Renoising(one, kv, load(sampler) if sampler else usual, of, generator))
+        works.append(Renoising(one, kv, load(sampler) if sampler else usual, of, job.seed))
     works[0].fresh = fresh
     return Race(works, job.candidates, advance, TRIAL)

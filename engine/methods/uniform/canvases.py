@@ -13,6 +13,7 @@ from torch import Tensor
 
 from caesura.engine import length
 from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.draws import Draws
 from caesura.engine.methods._race import Runner
 from caesura.engine.methods.uniform import renoise
 from caesura.engine.models import Model, Renoiser, Run
@@ -44,7 +45,9 @@ def step(model: Model, work: Sequence[Renoising], replay: Replay | None = None) 
 
 def begin(model: Renoiser, w: Renoising) -> renoise.CanvasState:
     """The state of a canvas; before its first step it gets one."""
-    w.state = w.state or renoise.start(model, [s.shown for s in w.canvas.slots], w.generator)
+    if w.state is None:
+        noise = renoise.first_noise(model, len(w.canvas.slots), Draws(w.seed))
+        w.state = renoise.start(model, [slot.shown for slot in w.canvas.slots], noise)
     return w.state
 
 
@@ -138,7 +141,7 @@ def same(bias: Tensor, other: Tensor) -> bool:
 def settle(model: Renoiser, schedule: Schedule, w: Renoising, outlook: renoise.Outlook) -> None:
     """Decide again every slot that is not locked."""
     assert w.state is not None
-    drawn = renoise.chances(model, len(w.canvas.slots), w.generator)
+    drawn = renoise.chances(model, len(w.canvas.slots), w.draws)
     asked = terms(schedule, w, outlook.logit.device)
     w.state, told = renoise.decide(model, schedule, w.state, outlook, w.sampler, w.step, w.of, asked, drawn)
     heed(w, told.tolist())

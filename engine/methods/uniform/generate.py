@@ -39,8 +39,12 @@ def generate(
     kv = model.cache().lease(list(prompt))
     stops = model.ends - {PAD} or model.ends  # some texts end with padding alone
     fresh, found, steps = list(prompt), list[int](), list[int]()
+
+    def noisy() -> Tensor:
+        return torch.randint(noise.vocabulary, (noise.canvas,), generator=generator, device=model.device)
+
     while len(found) < max_new:
-        state, step = renoise.start(model, [None] * noise.canvas, generator), 0
+        state, step = renoise.start(model, [None] * noise.canvas, noisy()), 0
         while step < schedule.steps:
             at = kv.length + len(fresh)
             run = Run(
@@ -51,12 +55,12 @@ def generate(
             outlook = renoise.of_logits(model, logits, temperature)
             # The reference draws a token for every slot, even for those that it then renoises.
             drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
-            noisy, every = noise.draw(noise.canvas, generator), torch.ones_like(drawn, dtype=torch.bool)
+            again, every = noisy(), torch.ones_like(drawn, dtype=torch.bool)
 
             def pick(_: Tensor, drawn: Tensor = drawn) -> Tensor:
                 return drawn
 
-            state, scores, _ = renoise.advance(model, state, outlook, sampler, step, schedule.steps, every, pick, noisy)
+            state, scores, _ = renoise.advance(model, state, outlook, sampler, step, schedule.steps, every, pick, again)
             step += 1
             if renoise.reference_done(schedule, state, scores):
                 break

@@ -15,10 +15,9 @@ token: a replayed step that did not expect it counts for nothing, and canvases.p
 
 A step reads only the buffers. So the step of a single canvas is launched before the host has received the one before:
 the GPU is never idle. The result of a step (`Launched`) lies in memory of its own and counts once it is received. So a
-step launched after a canvas's last one, or under way when the canvas is dropped, changes nothing. It draws from a
-generator that no other canvas uses, and writes keys and values after a context, where the next user of that KV or
-memory overwrites them later in the same stream. Later replays read that context again and
-write the same keys and values.
+step launched after a canvas's last one, or under way when the canvas is dropped, changes nothing. It writes keys
+and values after a context, where the next user of that KV or memory overwrites them later in the same stream. Later
+replays read that context again and write the same keys and values.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,6 +31,7 @@ from torch import Tensor
 from caesura.engine import recordings
 from caesura.engine.cache import KV
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.draws import Draws
 from caesura.engine.methods.uniform import canvases, renoise
 from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.methods.uniform.rows import HEALING, MAY_END, fresh_of, healing, laid
@@ -98,12 +98,11 @@ class Graphs:
         recording = self._recording(left)
         if recording is None:
             return left
-        before = [(w.state, w.generator.get_state()) for w in left]
+        before = [w.state for w in left]
         if self._take(left, recording.launch(left), alone=len(work) == 1):
             return []
-        for w, (state, chances) in zip(left, before, strict=True):
+        for w, state in zip(left, before, strict=True):
             w.state = state
-            w.generator.set_state(chances)
         return left
 
     def _take(self, works: Sequence[Renoising], launched: "Launched", *, alone: bool) -> bool:
@@ -214,7 +213,8 @@ class Recording:
         if not self.holds(works):
             self._hold(works, states)
         model, schedule, counts, start = self._common.model, self._common.schedule, [len(s.ids) for s in states], 0
-        drawn = [renoise.chances(model, count, w.generator) for w, count in zip(works, counts, strict=True)]
+        draws = [Draws(w.seed, w.step + ahead) for w in works]
+        drawn = [renoise.chances(model, count, one) for one, count in zip(draws, counts, strict=True)]
         for buffer, values in zip(self._chances, zip(*drawn, strict=True), strict=True):
             buffer[self._slots] = torch.cat(values)
         for w in works:  # a copy from the host would wait for the step under way

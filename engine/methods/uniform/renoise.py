@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from caesura.engine.draws import Draws, DrawStream
 from caesura.engine.models import Model, Renoiser
-from caesura.engine.noise import Schedule
+from caesura.engine.noise import Schedule, Uniform
 from caesura.engine.samplers import Sampler, Scores, statistics
 from caesura.kernels import decision
 from caesura.kernels.head import NEVER, Rows, Seen, fall
@@ -29,6 +30,7 @@ from caesura.kernels.jit import fused
 
 STABLE_ENTROPY = 0.1  # nats below which a slot locks once it is unchanged for two steps
 STABLE_STEPS = 2
+BELOW_ONE = 1 - 2**-24  # the greatest float32 below 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,14 +151,30 @@ class Chances(NamedTuple):
     noise: Tensor
 
 
-def chances(model: Renoiser, count: int, generator: torch.Generator) -> Chances:
-    return Chances(torch.rand(count, generator=generator, device=generator.device), model.noise.draw(count, generator))
+def chances(model: Renoiser, slots: int, draws: Draws) -> Chances:
+    """The random numbers of a step, on the model's device."""
+    uniform = draws.of_slots(DrawStream.TOKEN, slots).float().clamp_max(BELOW_ONE)
+    return Chances(sent(uniform, model), random_tokens(model, slots, draws, DrawStream.NOISE))
 
 
-def start(model: Renoiser, shown: Sequence[int | None], generator: torch.Generator) -> CanvasState:
-    """Noise, and the tokens that a warm start shows: the first forward is conditioned on them, and a token that it
-    keeps counts as unchanged."""
-    ids = model.noise.draw(len(shown), generator)
+def first_noise(model: Renoiser, slots: int, draws: Draws) -> Tensor:
+    """What the slots of a canvas hold before its first step, int64 [slots] on the model's device."""
+    return random_tokens(model, slots, draws, DrawStream.START)
+
+
+def random_tokens(model: Renoiser, slots: int, draws: Draws, stream: DrawStream) -> Tensor:
+    assert isinstance(model.noise, Uniform)
+    return sent(model.noise.drawn(draws.of_slots(stream, slots)), model)
+
+
+def sent(numbers: Tensor, model: Renoiser) -> Tensor:
+    """Numbers on the model's device. A copy from other memory than pinned would wait for the step under way."""
+    return numbers.pin_memory().to(model.device, non_blocking=True) if model.device.startswith("cuda") else numbers
+
+
+def start(model: Renoiser, shown: Sequence[int | None], ids: Tensor) -> CanvasState:
+    """The noise `ids` [slots], and the tokens that a warm start shows: the first forward is conditioned on them, and a
+    token that it keeps counts as unchanged."""
     best, stable, conditioning = torch.full_like(ids, -1), torch.zeros_like(ids), None
     known = [(row, token) for row, token in enumerate(shown) if token is not None]
     if known:

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
-import torch
 from torch import Tensor
 
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas, HoleState
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.draws import Draws
 from caesura.engine.methods import Begin, _forward, absorbing, settled
 from caesura.engine.methods.verify import drafting
 from caesura.engine.methods.verify.drafting import CanvasDraft, DraftingModel
@@ -47,7 +47,6 @@ class Verifying:
     kv: KV
     width: int
     fresh: Sequence[int]
-    generator: torch.Generator
     drafts: bool = False
     drafting: CanvasDraft | None = None
     written: tuple[Fill, ...] = ()
@@ -116,7 +115,7 @@ class Verifying:
             after = after + encode(self.canvas.holes[self.hole + 1].forced.decode())
         elif long and len(after) < min(HEAD, self.model.head):  # the text ends there: after a line more it seldom does
             after = after + sorted(self.model.ends)[:1]
-        context, generator = self.layout.context, self.generator if self.job.seed else None
+        context, draws = self.layout.context, Draws(self.job.seed, self.hole) if self.job.seed else None
         before, following = around(self.job, self.hole, self.done)
         copies = never if hole.grammar else copying(before, following)
         blocks = ending(before, copies) if long else None
@@ -126,7 +125,7 @@ class Verifying:
             tail,
             after,
             len(context),
-            generator,
+            draws,
             self.width,
             repeats=None if self.width == 1 else Repeats([*context, *tail]),
             min_probability=min(1.0, self.job.min_probability / max(self._chance, FAINTEST)),
@@ -243,8 +242,7 @@ def begin(
     if job.missing is not None and len(layout.canvas.holes) > 1:
         raise Impossible("A job that names what the hole must bind has one hole.")
     absorbing.lay_drafts(model, job, layout.canvas)
-    generator = torch.Generator().manual_seed(job.seed % 2**63)
-    made = Verifying(model, vocabulary, job, layout, kv, width, fresh, generator, binds=binding(job.missing))
+    made = Verifying(model, vocabulary, job, layout, kv, width, fresh, binds=binding(job.missing))
     repeated = made.search_hole(list(layout.canvas.tail))
     if width > 1 and by and another_drafts(by.model, layout.canvas, repeated=repeated):
         made.drafting = by.draft(job)

@@ -6,7 +6,7 @@ a drafter's. A hypothesis that reaches the suffix is scored on: the one with the
 log p(fill) + log p(suffix head | fill) wins. In a long fill each token earns a little, or the shortest would win; a
 fill that binds the missing name earns much. A copy of the lines around the hole is no answer: if it is better
 than the best fill, nothing belongs there. The model's own end tokens count with the first token of the suffix, or stand
-for a suffix that ends before its head does. With a generator the search looks for another answer: perturbed
+for a suffix that ends before its head does. With random numbers the search looks for another answer: perturbed
 log-probabilities rank it, and it reports the model's own.
 
 A ghost answer has to come soon and to grow steadily on the way: bytes that the near hypotheses share are locked, and
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.draws import Draws
 from caesura.engine.methods._forward import Pass
 from caesura.engine.methods.verify.lines import NO_RULES, Rules, never
 from caesura.engine.methods.verify.lookup import Repeats
@@ -83,7 +84,7 @@ class NextTokens(NamedTuple):
 
 class Search:
     """The search of one hole: a pass scores `width` hypotheses; a single one ends where the end is the likeliest token.
-    `start` is the position of the first tail row. A `generator` draws another answer. Hypotheses less likely than
+    `start` is the position of the first tail row. `draws` draw another answer. Hypotheses less likely than
     `min_probability` are dropped. A `long` fill goes on as long as the base does; its likeliest path is followed to the
     end of the block, whatever it promises."""
 
@@ -94,7 +95,7 @@ class Search:
         tail: Sequence[int],
         head: Sequence[int],
         start: int,
-        generator: torch.Generator | None = None,
+        draws: Draws | None = None,
         width: int = WIDTH,
         repeats: Repeats | None = None,
         min_probability: float = 0.0,
@@ -102,7 +103,7 @@ class Search:
         effort: Effort = FULL,
         rules: Rules = NO_RULES,
     ) -> None:
-        self.vocabulary, self.hole, self.start, self.generator = vocabulary, hole, start, generator
+        self.vocabulary, self.hole, self.start, self.draws = vocabulary, hole, start, draws
         self.width, self._repeats = width, repeats
         self._long, self._reward = long, REWARD if long and width > 1 else 0.0
         self._faint = math.log(min_probability) if min_probability else -math.inf
@@ -117,7 +118,7 @@ class Search:
         if not self.head or (width == 1 and hole.one_line and self._ending[0] in vocabulary.line_ends):
             self._ending = vocabulary.line_ends  # all that break the line: one of them alone is seldom the likeliest
         self._ending = self._ending.to(vocabulary.device)
-        self._crossing = list(self._cuts)
+        self._crossing = sorted(self._cuts)
         self._across = torch.tensor(self._crossing, dtype=torch.int64, device=vocabulary.device)
         grammar = hole.grammar
         spare = SPARE if grammar and grammar.taken else 0
@@ -127,7 +128,7 @@ class Search:
         self._dormant: list[TokenNode] = []  # could still win, but promise too little for now
         self.ends: list[End] = []
         self.passes = 0
-        follows = rules.block_end is not None and width > 1 and generator is None
+        follows = rules.block_end is not None and width > 1 and draws is None
         self._likeliest = self.tree.root if follows else None  # the end of the likeliest path so far
         self._last = self.tree.root  # the most promising hypothesis, kept after all have been dropped
         self._best: End | None = None
@@ -269,7 +270,7 @@ class Search:
         for at, node in enumerate(self._nodes):
             if node.pending:  # the forced text is given: condition on it
                 own[at] = self._allowed([node], own[at : at + 1])[0].log_softmax(-1)
-        gain = own if self.generator is None else self._perturbed(own)
+        gain = own if self.draws is None else self._perturbed(own)
         if self.passes == 1:
             self._after = dict(zip(self._nodes, zip(own, gain, strict=True), strict=True))
         if self._long:  # whichever token ends the text, where the head does
@@ -307,7 +308,10 @@ class Search:
     def _perturbed(self, logp: Tensor) -> Tensor:
         """What each token adds to the perturbed rank of its node, rewards aside, of log-probabilities [nodes, base
         vocabulary]. A node after another one of this pass has a rank that this one gives it."""
-        assert self.generator is not None
+        if not self._nodes:
+            return logp
+        assert self.draws is not None
+        noise = self.draws.gumbel(len(logp), logp.shape[1], self._nodes[0].row).to(logp.device)
         gain, known = torch.empty_like(logp), dict[TokenNode | None, tuple[int, Tensor | float, Tensor | float]]()
         for row, node in enumerate(self._nodes):
             if node.parent in known:
@@ -316,7 +320,7 @@ class Search:
             else:
                 path, rank = node.logp, node.rank + node.doubt - node.earned
             known[node] = row, path, rank
-            gain[row] = perturbed(path + logp[row], rank, self.generator) - rank
+            gain[row] = perturbed(path + logp[row], rank, noise[row]) - rank
         return gain
 
     def _allowed(self, nodes: Sequence[TokenNode], rows: Tensor) -> Tensor:
@@ -330,7 +334,7 @@ class Search:
         if not self._nodes:
             return logp.new_empty(0)
         values, tokens = highest(self._allowed(self._nodes, gain), self._most)
-        places = gain[:, self._across].topk(self._tried).indices
+        _, places = highest(gain[:, self._across], self._tried)
         asked = torch.cat((tokens, self._across[places]), 1)
         parts = [tokens, values, places, logp.gather(1, asked), logp[:, self._ending].logsumexp(-1, keepdim=True)]
         if gain is not logp:  # the Gumbel of a sum is the greatest one
@@ -343,7 +347,7 @@ class Search:
         across = [self._crossing[int(place)] for place in places]
         tokens = [*map(int, ids), *across]
         logp = [*itertools.islice(numbers, len(tokens) + 1)]
-        gain = logp if self.generator is None else [*itertools.islice(numbers, len(tokens) + 1)]
+        gain = logp if self.draws is None else [*itertools.islice(numbers, len(tokens) + 1)]
         known = dict(zip(tokens, zip(logp, gain, strict=True), strict=False))
         best = [token for token, value in zip(tokens, values, strict=False) if math.isfinite(value)]
         return NextTokens(known, best, across, (logp[-1], gain[-1]))
@@ -574,12 +578,11 @@ def bits(numbers: Sequence[int], columns: int) -> Tensor:
     return (torch.frombuffer(bytearray(text, "ascii"), dtype=torch.uint8) == ord("1")).view(-1, columns)
 
 
-def perturbed(logp: Tensor, greatest: float | Tensor, generator: torch.Generator) -> Tensor:
-    """Log-probabilities [n] of paths that share all but their last token, with Gumbel noise of `TEMPERATURE` whose
-    maximum is `greatest` (Kool et al. 2019, appendix B.3): the best k of a tree of such ranks are k paths drawn without
-    replacement."""
-    noise = torch.empty(logp.shape, device=generator.device).exponential_(generator=generator).to(logp.device)
-    noisy = logp / TEMPERATURE - noise.log()
+def perturbed(logp: Tensor, greatest: float | Tensor, noise: Tensor) -> Tensor:
+    """Log-probabilities [n] of paths that share all but their last token, with Gumbel `noise` [n] of `TEMPERATURE`, so
+    that the maximum is `greatest` (Kool et al. 2019, appendix B.3): the best k of a tree of such ranks are k paths
+    drawn without replacement."""
+    noisy = logp / TEMPERATURE + noise
     top = greatest / TEMPERATURE
     below = top - noisy + torch.log1p(-torch.exp(noisy - noisy.max()))
     return TEMPERATURE * (top - below.relu() - torch.log1p(torch.exp(-below.abs())))

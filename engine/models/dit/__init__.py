@@ -16,7 +16,7 @@ from caesura.engine import memory
 from caesura.engine.cache import FEW, KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LengthRule, LoadChoice, Run, Visibility
-from caesura.engine.models._llama_config import rotary
+from caesura.engine.models._llama_config import turns
 from caesura.engine.models._llama_files import chosen
 from caesura.engine.models._llama_layer import rotate
 from caesura.engine.noise import Absorbing, Noise
@@ -24,6 +24,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer import load as load_tokenizer
 from caesura.engine.weights.checkpoint import Checkpoint
 from caesura.engine.weights.stored import WeightsError
+from caesura.kernels import rotary
 from caesura.model_store.reading import reason
 
 CONTEXT = {"cpu": 256}  # tokens around a hole, unless the user asks for others;
@@ -166,9 +167,8 @@ class Dit:
         self.start: Sequence[int] = ()
         self.finish: Sequence[int] = ()
         width = config.hidden // config.heads
-        self._lengths = THETA ** (torch.arange(0, width, 2, dtype=torch.float32, device=device) / width)
-        half = torch.arange(WAVES // 2, dtype=torch.float32, device=device) / (WAVES // 2)
-        self._waves = torch.exp(-math.log(THETA) * half)
+        self._frequencies = rotary.frequencies(width, THETA, width // 2, torch.device(device))
+        self._waves = rotary.frequencies(WAVES, THETA, WAVES // 2, torch.device(device))
 
     def __repr__(self) -> str:
         return f"<Dit {self.name} {self.config.layers}x{self.config.hidden}>"
@@ -220,7 +220,8 @@ class Dit:
         kv, level = run.kv, self._level(self.sigma(run))
         kv.reserve(len(run.ids))
         x = self._weights.embed[torch.tensor(run.ids, device=self.device)].float()
-        rotations, seen = rotary(self._lengths, torch.tensor(run.positions, device=self.device)), self._seen(run)
+        seen, positions = self._seen(run), torch.tensor(run.positions, device=self.device)
+        rotations = turns(self._frequencies, positions)
         for number, layer in enumerate(self._weights.layers):
             columns = kv.get(number, 0, kv.length + len(run.ids))
             x = through(layer, x, level, rotations, columns, seen, self.config.heads)
@@ -236,9 +237,8 @@ class Dit:
 
     def _level(self, sigma: float) -> Tensor:
         """What modulates the layers, [cond]."""
-        angles = sigma * self._waves
         first, second = self._weights.level
-        return silu(second(silu(first(torch.cat((angles.cos(), angles.sin()))))))
+        return silu(second(silu(first(rotary.cos_sin(sigma * self._waves).flatten()))))
 
 
 def through(

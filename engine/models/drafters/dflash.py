@@ -24,7 +24,7 @@ from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import Drafter, LoadChoice, Model, ModelError, Run, folder_of, read, read_config
 from caesura.engine.models import _llama_files as files
 from caesura.engine.models._light import blocked, put
-from caesura.engine.models._llama_config import Config, rotary, wavelengths
+from caesura.engine.models._llama_config import Config, frequencies, turns
 from caesura.engine.models._llama_layer import Norm, normalized, rotate, times
 from caesura.engine.models._llama_memory import of_weights
 from caesura.engine.models._llama_weights import expect, moved, packed
@@ -103,9 +103,9 @@ class DFlash(BlockLlama):
         layers = [packed(config, tensors, {}, self._form, number)[0] for number in range(config.num_layers)]
         self._seeing = [layer.attention for layer in layers]
         self._drafting = self._path(config, layers, canvas=False)
-        self._turns = wavelengths(config).to(self.device)
+        self._turning = frequencies(config, self.device)
         if stretch is not None:
-            self._turns *= stretch.to(self.device)
+            self._turning = self._turning / stretch.to(self.device)
         both = super()._kept(), kept(config, self.device)
         own, more = (memory.of_context(layers, self.max_context, 1) for layers in both)
         self._contexts = max(1, self._contexts * own // (own + more))
@@ -124,17 +124,17 @@ class DFlash(BlockLlama):
         del cos, sin  # of the base, whose heads may turn differently
         shape, spans = self._own.layer, lane.placed(len(self._layers))
         state = normalized(int8.product(torch.cat(list(tapped), -1), self._mix), self._mix_norm, shape.eps)
-        turns = self._turned(lane)
+        turned = self._turned(lane)
         for number, seeing in enumerate(self._seeing):
             rows = times(state, seeing.qkv, canvas=False).unflatten(-1, (-1, shape.width))[:, shape.heads :]
             keys, values = rows.split(shape.groups, 1)
             if seeing.head_norms is not None:
                 keys = normalized(keys, seeing.head_norms[1], shape.eps)
             for span in spans:
-                put(span, number, rotate(keys, *turns), values)
+                put(span, number, rotate(keys, *turned), values)
 
     def _turned(self, lane: Lane) -> tuple[Tensor, Tensor]:
-        return rotary(self._turns, torch.tensor(lane.positions, device=self.device))
+        return turns(self._turning, torch.tensor(lane.positions, device=self.device))
 
     def draft(self, runs: Sequence[Run]) -> tuple[Tensor, Tensor]:
         best = self.block(runs).softmax(-1).max(-1)

@@ -5,15 +5,16 @@ draws: it gives the same fill again, alone or in a batch.
 import torch
 from torch import Tensor
 
+from caesura.engine.draws import DrawStream
 from caesura.engine.samplers import Decision, Reading
+from caesura.kernels.head import fall
 
 
 def drawing(seen: Reading, accept: Tensor) -> Decision:
     """Accept slots, each with a token drawn by its probability. In float64: in float32 rare tokens come too seldom
     (Zheng et al. 2024)."""
-    drawn = torch.full_like(seen.token, -1)
+    drawn, at = torch.full_like(seen.token, -1), seen.draws.of_slots(DrawStream.TOKEN, len(accept))[accept]
     chances = seen.logits[accept].double().softmax(-1)
-    noise = torch.empty(chances.shape, dtype=chances.dtype, device=seen.generator.device)
-    noise = noise.exponential_(generator=seen.generator).to(chances.device)
-    drawn[accept] = (chances / noise).argmax(-1).to(drawn.device)
+    tokens, _ = fall(chances, at[:, None].to(chances.device))
+    drawn[accept] = tokens[:, 0].to(drawn.device)
     return Decision(accept, torch.zeros_like(accept), drawn=drawn)

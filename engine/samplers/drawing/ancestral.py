@@ -8,6 +8,7 @@ frequencies with the distribution of the data."""
 import torch
 from torch import Tensor
 
+from caesura.engine.draws import DrawStream
 from caesura.engine.samplers import CanvasSampler, Decision, Reading
 from caesura.engine.samplers.drawing import drawing
 
@@ -23,10 +24,11 @@ class Ancestral:
 
     def __call__(self, seen: Reading) -> Decision:
         accept, self.left = torch.zeros_like(seen.open), self.left or max(1, seen.of - seen.step)
+        tried = 0
         while seen.open.any() and not accept.any():
-            at = torch.rand(seen.open.shape, generator=seen.generator)
+            at = seen.draws.of_slots(DrawStream.ORDER, len(accept), tried)
             accept = seen.open & (at < chances(seen, self.left))
-            self.left = max(1, self.left - 1)
+            self.left, tried = max(1, self.left - 1), tried + 1
         return drawing(seen, accept)
 
 

@@ -4,8 +4,7 @@ shares.
 
 Compared by frequencies with the distribution of the data, from which it draws exactly."""
 
-import torch
-
+from caesura.engine.draws import DrawStream
 from caesura.engine.samplers import CanvasSampler, Decision, Reading, surest
 from caesura.engine.samplers.drawing import drawing
 
@@ -15,7 +14,7 @@ class FirstHitting:
 
     def __call__(self, seen: Reading) -> Decision:
         share = -(-int(seen.open.sum()) // max(1, seen.of - seen.step))
-        return drawing(seen, surest(torch.rand(seen.open.shape, generator=seen.generator), seen.open, share))
+        return drawing(seen, surest(seen.draws.of_slots(DrawStream.ORDER, len(seen.open)), seen.open, share))
 
 
 def begin() -> CanvasSampler:

@@ -36,10 +36,9 @@ def denoising(
     kv = model.cache().lease(layout.context)
     if layout.context:
         model.prefill(layout.context, kv)
-    generator = torch.Generator().manual_seed(seed)
     if isinstance(model.noise, Uniform):
-        return uniform.Renoising(layout.canvas, kv, load(name), of, generator)
-    return absorbing.Denoising(layout.canvas, kv, begin(name), of, generator)
+        return uniform.Renoising(layout.canvas, kv, load(name), of, seed)
+    return absorbing.Denoising(layout.canvas, kv, begin(name), of, seed)
 
 
 def step(model: Model, *work: Canvases) -> None:

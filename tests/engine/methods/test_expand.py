@@ -88,7 +88,7 @@ def test_slots_expand_and_go_as_in_the_published_loop(
         layout: list[Slot | int] = [Slot(0) for _ in range(4)]
         canvas = Canvas(before, layout, after, [HoleState(False, BUDGET)], Vocabulary(model))
         one = Selecting(partial(entropy_bound.select, bound=0.0))
-        work = Denoising(canvas, model.cache().lease([]), one, 64, torch.Generator())
+        work = Denoising(canvas, model.cache().lease([]), one, 64, 0)
         ours = [canvas.ids([3] * 4)]
         while not work.finished:
             _forward.advance(model, [work])

@@ -80,7 +80,7 @@ def denoising(model: DiffusionGemma, vocabulary: Vocabulary, place: str = "a lin
     kv = model.cache().lease(layout.context)
     if layout.context:
         model.prefill(layout.context, kv)
-    return Renoising(layout.canvas, kv, SAMPLER, 24, torch.Generator().manual_seed(seed))
+    return Renoising(layout.canvas, kv, SAMPLER, 24, seed)
 
 
 def again(
@@ -212,7 +212,7 @@ def test_so_is_a_job_that_tries_several_lengths_after_typed_context(
 def test_a_start_that_takes_several_tokens_is_healed_as_without(model: DiffusionGemma, vocabulary: Vocabulary) -> None:
     """A step that was replayed for one token counts for nothing, whatever else it decided and drew."""
     steps = list[int]()
-    for seed in range(8):
+    for seed in range(14, 22):  # some draw a start that is healed
         step, taken = counted(Graphs(model, schedule_of(model), SAMPLER, vocabulary))
         w, other = (denoising(model, vocabulary, "a healed start", seed) for _ in range(2))
         for one in (w, other):
@@ -272,7 +272,7 @@ def test_after_the_rehearsal_nothing_is_recorded_whatever_the_context(
         w.kv.reserve(w.kv.buffers[0][0].shape[1] + 1)
 
     monkeypatch.setattr(Recording, "capture", capture)
-    for seed, place in enumerate(PLACES):
+    for seed, place in enumerate(PLACES, 3):  # with these, steps of each place can be replayed
         for between in (grow, lambda w: None):
             step, taken = counted(recorded)
             ours = fill(model, denoising(model, vocabulary, place, seed), step, between)
@@ -515,7 +515,7 @@ def test_a_job_ends_while_a_step_is_under_way(model: DiffusionGemma, vocabulary:
         engine._methods["uniform"] = partial(begin, model, SAMPLER, partial(advance, stepped))
         now, told = 0.0, list[Any]()
         for number in range(3):
-            job = infill(f"job {number}", CODE[:400] + "x = ", "\nprint(x)\n", Hole(8, "line"), document="it")
+            job = infill(f"job {number}", CODE[:400] + "x = ", "\nprint(x)\n", Hole(8, "line"), document="it", seed=1)
             engine.take(b"a", job, now)
             while engine.jobs[0].steps < STEPS_OF_JOB:  # and it is not over yet
                 told += engine.step(lambda: now)  # noqa: B023

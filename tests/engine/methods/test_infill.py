@@ -19,6 +19,7 @@ from caesura.engine import length, models
 from caesura.engine.cache import Cache
 from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Slot
 from caesura.engine.canvas.healing import heal
+from caesura.engine.draws import Draws
 from caesura.engine.methods import _race as race
 from caesura.engine.methods._race import Race
 from caesura.engine.methods.uniform import TRIAL, renoise
@@ -71,7 +72,7 @@ def denoising(model: DiffusionGemma, *segments: Text | Hole, slots: int = 8, of:
     layout = laid_out(model, BEFORE, AFTER, *segments, slots=slots)
     kv = model.cache().lease(layout.context)
     model.prefill(layout.context, kv)
-    return uniform.Renoising(layout.canvas, kv, entropy_bound.select, of, torch.Generator().manual_seed(1))
+    return uniform.Renoising(layout.canvas, kv, entropy_bound.select, of, 1)
 
 
 def said(answer: wire.Done) -> list[tuple[str, object]]:
@@ -159,12 +160,11 @@ def test_a_pinned_slot_takes_nothing_from_the_budget_and_is_sure_of_itself(model
     logits[0, 7] = logits[1, 8] = 20.0
     logits[2] = 0.0
     for pinned, accepted in ((None, 3), (2, 2)):
-        generator = torch.Generator().manual_seed(0)
-        state = renoise.start(model, [None] * 3, generator)
+        state = renoise.start(model, [None] * 3, renoise.first_noise(model, 3, Draws(0)))
         state = replace(state, best=torch.tensor([7, 8, 9]))
         open = torch.tensor([i != pinned for i in range(3)])
         outlook = renoise.of_logits(model, logits, schedule.temperature(0, 1))
-        uniform, noise = renoise.chances(model, 3, generator)
+        uniform, noise = renoise.chances(model, 3, Draws(0))
         pick = partial(outlook.pick, uniform)
         state, scores, taken = renoise.advance(model, state, outlook, entropy_bound.select, 0, 1, open, pick, noise)
         assert int(taken.sum()) == accepted
@@ -388,8 +388,7 @@ def test_a_draft_is_shown_to_the_first_forward_and_its_conditioning(model: Diffu
     tokens = model.tokenizer.encode("count")[:2]
     for slot, token in zip(canvas.slots, tokens, strict=False):
         slot.shown = token
-    generator = torch.Generator().manual_seed(0)
-    state = renoise.start(model, [slot.shown for slot in canvas.slots], generator)
+    state = renoise.start(model, [slot.shown for slot in canvas.slots], renoise.first_noise(model, 4, Draws(0)))
     assert state.ids[: len(tokens)].tolist() == state.best[: len(tokens)].tolist() == tokens
     assert state.conditioning is not None
     expected = model.weights.embed[torch.tensor(tokens)] * model.scale
@@ -399,7 +398,7 @@ def test_a_draft_is_shown_to_the_first_forward_and_its_conditioning(model: Diffu
 
 def raced(scores: list[float], wanted: int) -> tuple[Race, list[int]]:
     """A race of canvases, of which nothing but the score matters here, and how many were left after each step."""
-    made = [uniform.Renoising(None, None, entropy_bound.select, 8, torch.Generator()) for _ in scores]  # type: ignore[arg-type]
+    made = [uniform.Renoising(None, None, entropy_bound.select, 8, 0) for _ in scores]  # type: ignore[arg-type]
     for work, score in zip(made, scores, strict=True):
         work.score = score
     run, counts = Race([*made], wanted, lambda *_: None, TRIAL), list[int]()

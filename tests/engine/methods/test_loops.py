@@ -85,8 +85,8 @@ def ours(one: Made, name: str, given: Task, of: int) -> list[list[int]]:
     tail, head = given.x[:first].tolist(), given.x[end:].tolist()
     layout = [Slot(0) for _ in given.slots]
     canvas = Canvas(tail, [*layout], head, [HoleState(False, SLOTS)], Vocabulary(one.ours))
-    kv, generator = one.ours.cache().lease([]), torch.Generator()
-    w, found = Denoising(canvas, kv, samplers.begin(name), of, generator), []
+    kv = one.ours.cache().lease([])
+    w, found = Denoising(canvas, kv, samplers.begin(name), of, 0), []
     while not w.finished:
         _forward.advance(one.ours, [w])
         found.append([given.mask if slot.token is None else slot.token for slot in layout])

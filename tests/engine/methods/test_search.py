@@ -17,6 +17,7 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.layout import lay, rule
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.draws import Draws
 from caesura.engine.methods._forward import Pass
 from caesura.engine.methods.verify import begin
 from caesura.engine.methods.verify.lines import Rules, ending, never
@@ -115,10 +116,10 @@ def searching(
 ) -> tuple[Search, list[int], list[int]]:
     """A search behind `return`, its tail and the suffix's tokens; with a seed, for another answer."""
     tail, head = tiny.tokenizer.encode("return"), tiny.tokenizer.encode(after)
-    generator = torch.Generator().manual_seed(seed) if seed else None
+    draws = Draws(seed) if seed else None
     hole = HoleState(line, most, forced.encode())
     long = hole.block and effort is FULL
-    return Search(vocabulary, hole, tail, head, 0, generator, long=long, effort=effort), tail, head
+    return Search(vocabulary, hole, tail, head, 0, draws, long=long, effort=effort), tail, head
 
 
 def test_the_greedy_path_is_found(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
@@ -826,16 +827,15 @@ def test_a_seed_finds_another_plausible_answer_and_the_same_one_again(tiny: Bloc
 
 def test_perturbed_paths_are_drawn_as_the_model_has_it(tiny: BlockLlama) -> None:
     """Over two levels of a tree: the greatest rank is handed down, and the best leaf is drawn by its probability."""
-    generator = torch.Generator().manual_seed(1)
     first = torch.tensor([0.6, 0.4]).log() * TEMPERATURE  # sharpened by 1 / TEMPERATURE when drawn
     second = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log() * TEMPERATURE
     drawn: Counter[tuple[int, int]] = Counter()
-    for _ in range(2000):
-        ranks = perturbed(first, 0.0, generator)
+    for noise in Draws(1).gumbel(6000, 2, 0).view(2000, 3, 2):
+        ranks = perturbed(first, 0.0, noise[2])
         assert float(ranks.max()) == 0.0
         leaves: dict[tuple[int, int], float] = {}
         for branch in range(2):
-            below = perturbed(first[branch] + second[branch], float(ranks[branch]), generator)
+            below = perturbed(first[branch] + second[branch], float(ranks[branch]), noise[branch])
             assert float(below.max()) == pytest.approx(float(ranks[branch]), abs=1e-6)
             leaves |= {(branch, leaf): float(below[leaf]) for leaf in range(2)}
         drawn[max(leaves, key=leaves.__getitem__)] += 1
@@ -845,5 +845,5 @@ def test_perturbed_paths_are_drawn_as_the_model_has_it(tiny: BlockLlama) -> None
 
 def test_a_token_that_is_not_allowed_stays_out_of_the_draw() -> None:
     logp = torch.tensor([0.0, -torch.inf, -2.0])
-    ranks = perturbed(logp, -1.5, torch.Generator().manual_seed(3))
+    ranks = perturbed(logp, -1.5, Draws(3).gumbel(1, 3, 0)[0])
     assert ranks.isfinite().tolist() == [True, False, True]

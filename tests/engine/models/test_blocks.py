@@ -308,7 +308,7 @@ def chain_of(model: Model, prompt: int, slots: int, sampler: str) -> BlockChain:
     layout, hole = [Slot(0) for _ in range(slots)], HoleState(False, slots)
     canvas, renew = Canvas(IDS[cut:prompt], [*layout], [], [hole], Vocabulary(model)), partial(samplers.begin, sampler)
     kv = model.cache().lease([])
-    return BlockChain(canvas, kv, renew(), 99, torch.Generator(), fresh=IDS[:cut], origin=cut, renew=renew)
+    return BlockChain(canvas, kv, renew(), 99, 0, fresh=IDS[:cut], origin=cut, renew=renew)
 
 
 @pytest.mark.parametrize("sampler", ["entropy", "klass", "p2", "joint_edit"])
