@@ -11,7 +11,7 @@ from caesura.kernels.cpu import philox
 
 
 class DrawStream(IntEnum):
-    """What numbers are for. These integers are part of every recorded answer with a seed."""
+    """The uses of random numbers. These integers decide every recorded answer with a seed."""
 
     START = 0  # the first noise, a row a slot
     NOISE = 1  # the noise of a step, a row a slot

@@ -15,6 +15,7 @@ from caesura.commands.common import (
     Filled,
     filled,
     least,
+    nothing,
     print_json,
     remarks,
     report,
@@ -110,6 +111,10 @@ async def _run(
                 *_, result = [event async for event in events]
         except Unlikely as unlikely:
             result = unlikely
+        except NoFill as error:
+            if asked.done and asked.done.stop == "deadline" and not any(fill.text for fill in asked.done.holes):
+                raise CommandFailed(f"{nothing(asked.done, options)}.") from error
+            raise
         assert isinstance(result, FillResult | Unlikely)
         assert asked.done
         return result, asked.done, welcome.model

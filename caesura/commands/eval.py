@@ -46,7 +46,7 @@ class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
     too unlikely for an editor to draw all of it: `shown` is what it draws. Where ghost text does not ask the engine,
     `stop` is empty. `ms` is the time to the complete answer.
     `confidence` is per token; `chance` is the probability of all tokens of the engine's text, without the one that ends
-    it; `steps` and `tokens` are those of all jobs.
+    it; `steps` and `tokens` count all of its jobs.
     With an `error` there is no answer."""
 
     id: str

@@ -83,9 +83,9 @@ class Reading(NamedTuple):
     """A forward of one canvas. Per slot [slots]: `scores`; `open` slots may be accepted; `held` ones have been, hold
     `token` (-1 in open slots), and may still be taken back; `check` is the probability of that token by a row that does
     not see it, for a sampler that `checks`. `logits` are [slots, width]: a banned token has -inf. `slots` tell the
-    slots apart, since some come and go. It is step `step` (from 0) of at most `of`. Random numbers
-    are those of `draws`. With `ratios`, exp(logits) are estimated one by one and need not sum to
-    1. The logits are where the model is, all else on the CPU."""
+    slots apart, since some come and go. It is step `step` (from 0) of at most `of`, and `draws` has its random numbers.
+    With `ratios`, exp(logits) are estimated one by one and need not sum to 1. The logits are where the model is, all
+    else on the CPU."""
 
     slots: Sequence[Hashable]
     scores: Scores

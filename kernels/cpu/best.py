@@ -1,4 +1,4 @@
-"""The greatest numbers of rows, in C: with equal ones the order is defined, which that of torch's `topk` is not."""
+"""The greatest numbers of rows, in C. The first of equal ones comes first; torch's `topk` gives them in any order."""
 
 import torch
 from torch import Tensor

@@ -1,6 +1,6 @@
 """Random numbers that are counted and not consumed: Philox 4x32-10 (Salmon et al. 2011, "Parallel random numbers: as
-easy as 1, 2, 3"). A number depends on a seed and on its own place, and on nothing else that was drawn; so a batch has
-those of its rows alone, and every device the same. They are drawn on the CPU: a step of a canvas needs two a slot.
+easy as 1, 2, 3"). A number depends on a seed and on its own place, and on nothing else that was drawn. So a row has the
+same numbers alone and in a batch, and on every machine. The CPU draws them: a step of a canvas needs two a slot.
 
 C does it where the library was built, and PyTorch elsewhere, eight times as slowly.
 """

@@ -41,8 +41,8 @@ class FillHistory:
         return self.waiting
 
     def take(self) -> Candidate | None:
-        """The best candidate not shown yet, which counts as shown from now on. The best one fills most holes and, of
-        equals, leaves nothing open. Of a repair, it leaves fewest faults and, of equals, is the shortest."""
+        """The best candidate not shown yet, which counts as shown from now on. It fills most holes; if
+        several do, it leaves nothing open. A repair leaves fewest faults; if several do, it is the shortest."""
         task = self.task
         fresh = [c for c in dict.fromkeys(self.waiting) if c not in self.shown and task.usable(c)]
         if task.repairs:

@@ -116,6 +116,14 @@ def test_an_edit_of_yaml_that_a_deadline_cut_says_both(run: Run, source: Path) -
     assert run(path, "--at", "1:8", "--to", "1:9") == Ran(0, "12\n", f"caesura: {told}\n")
 
 
+def test_a_deadline_that_passes_before_there_is_an_edit_is_said(run: Run, source: Path) -> None:
+    path = source.with_name("data.yaml")
+    path.write_text("late: 1\n")
+    allow = "allow more time with --deadline-ms"
+    ran = run(path, "--at", "1:7", "--to", "1:8", "--deadline-ms", "1")
+    assert ran == Ran(1, "", f"caesura: The deadline of 1 ms passed before there was a fill; {allow}.\n")
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "reason"),
     [

@@ -1,4 +1,4 @@
-"""Counted random numbers: the published answers, and in C those of PyTorch."""
+"""Counted random numbers are the published ones, in C and in PyTorch."""
 
 import pytest
 import torch

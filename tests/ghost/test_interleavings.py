@@ -125,8 +125,8 @@ class Mortal(FakeEngine):
 
 @dataclass
 class Ghost:
-    """What an editor draws between `before` and `after`, over what is typed there if it is drawn with a `popup`.
-    `idle`: the user has done nothing since but type it, so it must not shrink."""
+    """A suggestion that an editor draws between `before` and `after`. With a `popup` it covers the typed text there.
+    `idle`: since then the user has only typed its text, so it must not shrink."""
 
     id: str
     insert: str

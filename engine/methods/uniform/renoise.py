@@ -158,7 +158,7 @@ def chances(model: Renoiser, slots: int, draws: Draws) -> Chances:
 
 
 def first_noise(model: Renoiser, slots: int, draws: Draws) -> Tensor:
-    """What the slots of a canvas hold before its first step, int64 [slots] on the model's device."""
+    """The tokens in the slots of a canvas before its first step, int64 [slots] on the model's device."""
     return random_tokens(model, slots, draws, DrawStream.START)
 
 

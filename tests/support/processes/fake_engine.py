@@ -116,13 +116,13 @@ class Scheduler:
             fills[0] = wire.Fill("")
         elif request.prefix.startswith("doubt"):
             fills = [wire.Fill(text, (), 0.5, STEPS - step, tuple((end + 1, 0.5) for end in range(step)))] * number
-        if request.prefix.startswith("late"):
-            fills = [wire.Fill("")] * number
         if step < STEPS:
             return [(peer, wire.Locked(job, step, tuple(fills), step, len(ANSWER)))]
         del self.jobs[peer, job]
         grammars = [segment.grammar for segment in request.segments if isinstance(segment, wire.Hole)]
         fills = [wire.Fill(VALUE, ((0, len(VALUE)),), 0.9) if g else f for f, g in zip(fills, grammars, strict=True)]
+        if request.prefix.startswith("late"):
+            fills = [wire.Fill("")] * number
         done = wire.Done(
             job=job,
             seq=step,
