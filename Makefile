@@ -14,6 +14,7 @@ test:
 lint:
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
+	cd typings && ../$(dir $(PYTHON))lint-imports --no-cache ../pyproject.toml  # there the import names are folders
 	for platform in linux darwin win32; do $(PYTHON) -m mypy --platform $$platform -p caesura || exit 1; done
 
 slow:  # minutes; the last lines say which tests were skipped, and what they need

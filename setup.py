@@ -22,7 +22,7 @@ SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(CPU.rglob
 # Products and sums are fused where the code says so; what is not exported is not seen; vectors are no part of the ABI.
 FLAGS = ["-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-psabi"]
 # Otherwise the library needs MinGW's own DLL for threads, which other machines lack. Microsoft's compiler does not know
-# such vectors: with it the package has no library, and torch computes.
+# such vectors: with it the package has no library, which is said when a model is loaded.
 LINKED = ["-static"] if sys.platform == "win32" else []
 
 

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import msgspec
+import numpy as np
 import torch
 
 from caesura import model_store, wire
@@ -36,7 +37,8 @@ from caesura.engine.canvas.layout import SLOTS, Layout, lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import _forward, absorbing, verify
 from caesura.engine.methods.verify.lookup import agreeing, agreement
-from caesura.engine.models import Run
+from caesura.engine.model import Run
+from caesura.engine.scores import Scores, told
 from caesura.server.infill.choose import choice
 
 import parts  # isort: skip  (next to this script)
@@ -61,7 +63,7 @@ RESAMPLED = 2000  # times, for an interval
 
 def loaded(name: str) -> engine_models.Model:
     model = engine_models.load(model_store.resolve(name))
-    if model.null_id is None and model.drafter is None:
+    if model.spec.null_id is None and model.drafter is None:
         raise SystemExit(f"The model {name} has no canvas that its base verifies, and no light drafter.")
     return model
 
@@ -299,17 +301,17 @@ def read(bench: Bench, asked: wire.Infill, wanted: str) -> Reading | None:
         return None
     canvas = layout.canvas.resized([min(slots, hole.max_tokens)])
     tail, at = canvas.tail, len(layout.context)
-    noise = [model.noise.mask_id] * len(canvas.slots)
+    noise = [model.spec.noise.mask_id] * len(canvas.slots)
     with bench.context(layout) as kv:
         drawn = Run(kv, canvas.ids(noise), range(at, at + canvas.rows), None, canvas.slot_rows())
-        base, logits = model.forward([chain(kv, at, [*tail, *tokens[:-1]])], [drawn])
+        base, seen = model.forward([chain(kv, at, [*tail, *tokens[:-1]])], [drawn])
         kv.truncate(at)
-        draft = first_draft(canvas, logits, model.null_id)
+        draft = first_draft(canvas, seen, model.spec.null_id)
         judged, _ = model.forward([chain(kv, at, [*tail, *draft[:-1]])])
     return Reading(
-        of_tokens(logits, tokens),
-        of_tokens(base[len(tail) - 1 :], tokens),
-        agreeing(draft, greedy(vocabulary, judged[len(tail) - 1 :], draft, hole.forced)),
+        of_tokens(seen, tokens),
+        of_tokens(base.part(len(tail) - 1, base.rows), tokens),
+        agreeing(draft, greedy(vocabulary, judged.part(len(tail) - 1, judged.rows), draft, hole.forced)),
         agreeing(draft, tokens),
         sum(end <= len(hole.forced) for end in itertools.accumulate(len(vocabulary.pieces[t]) for t in tokens)),
     )
@@ -317,30 +319,32 @@ def read(bench: Bench, asked: wire.Infill, wanted: str) -> Reading | None:
 
 def chain(kv: KV, at: int, ids: Sequence[int]) -> Run:
     """Rows that the base reads left to right, from position `at` on."""
-    return Run(kv, ids, range(at, at + len(ids)), torch.ones(len(ids), len(ids), dtype=torch.bool).tril())
+    return Run(kv, ids, range(at, at + len(ids)), np.tri(len(ids), dtype=np.bool_))
 
 
-def of_tokens(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
-    """The nats of each token, given its row of logits."""
-    chosen = torch.tensor(tokens)[:, None]
-    return (-logits[: len(tokens)].log_softmax(-1).gather(1, chosen)[:, 0]).tolist()
+def of_tokens(scores: Scores, tokens: Sequence[int]) -> list[float]:
+    """The nats of each token in its row."""
+    (logp,) = told(scores.logp(range(len(tokens)), tokens))
+    return (-logp).tolist()
 
 
-def first_draft(canvas: Canvas, logits: torch.Tensor, null: int) -> list[int]:
+def first_draft(canvas: Canvas, scores: Scores, null: int) -> list[int]:
     """The best tokens of the slots up to the first null, at least one."""
-    best: list[int] = canvas.constrain(logits).argmax(-1).tolist()
+    (found,) = told(canvas.constrain(scores).best(1))
+    best: list[int] = found.ids[:, 0].tolist()
     return best[: max(1, best.index(null) if null in best else len(best))]
 
 
-def greedy(vocabulary: Vocabulary, logits: torch.Tensor, draft: Sequence[int], forced: bytes) -> list[int]:
+def greedy(vocabulary: Vocabulary, scores: Scores, draft: Sequence[int], forced: bytes) -> list[int]:
     """The base's best token at each place of a draft, given the draft before it. Where the prefix was cut for healing,
     the base has to repeat what was cut, as it does in use."""
-    found = []
-    for row, token in zip(logits, draft, strict=True):
-        bias = vocabulary.allowed(forced, True)[: len(row)] if forced else torch.zeros_like(row)
-        found.append(int((row + bias).argmax()))
+    allowed = []
+    for token in draft:
+        allowed.append(vocabulary.allowed(forced, True) if forced else None)
         forced = forced[len(vocabulary.pieces[token]) :] if token < len(vocabulary.pieces) else b""
-    return found
+    (found,) = told(scores.best(1, allowed))
+    best: list[int] = found.ids[:, 0].tolist()
+    return best
 
 
 VIEWS = {"slots": True, "text": False}  # whether the tokens count that repeat the end of the prefix
@@ -466,7 +470,7 @@ def shown(found: Ratio) -> str:
 
 def passes(options: argparse.Namespace) -> tuple[Report, str]:
     model = loaded(options.model)
-    ways = LIGHT if model.null_id is None else PASSES
+    ways = LIGHT if model.spec.null_id is None else PASSES
     cases, bench, rows = sampled(options, LINES), Bench(model), {name: Row() for name in ways}
     report = {"bench": "canvas passes", **conditions(options.model), **about_cases(options, cases)}
     bench.in_turn(job(0, cases[0]), ways, 0)  # the first forwards of a process are slower

@@ -37,10 +37,11 @@ from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.methods import Begin
-from caesura.engine.methods.uniform.graphs import of_recorded
-from caesura.engine.models import _llama_memory, diffusion_gemma
-from caesura.engine.models._llama_config import Config as LlamaConfig
-from caesura.engine.models.diffusion_gemma import Config
+from caesura.engine.model import ModelSpec
+from caesura.engine.models.diffusion_gemma import model as diffusion_gemma
+from caesura.engine.models.diffusion_gemma.model import Config
+from caesura.engine.models.llama.config import Config as LlamaConfig
+from caesura.engine.models.llama.config import kept
 from caesura.engine.scheduler import Scheduler
 from caesura.model_store import locate
 from tests.support.checkpoints.tiny import Still
@@ -131,7 +132,7 @@ def decoder(shape: Sequence[int], rows: int, jobs: int) -> dict[str, Work]:
 def shipped_contexts(model: str) -> int:
     """How many contexts the engine keeps of a shipped model on this CPU."""
     shape = LlamaConfig.read(json.loads((locate(model) / "config.json").read_text()))
-    return memory.contexts(FREE_HERE, memory.of_context(_llama_memory.kept(shape), CONTEXT, BF16), "cpu")
+    return memory.contexts(FREE_HERE, memory.of_context(kept(shape, "cpu"), CONTEXT, BF16), "cpu")
 
 
 def decoder_contexts(shape: Sequence[int]) -> int:
@@ -149,7 +150,7 @@ def gemma_contexts(config: dict[str, Any]) -> int:
     vocabulary = shape.vocab_size
     weights += BF16 * vocabulary * shape.hidden_size
     one = memory.of_context(diffusion_gemma.kept(shape), diffusion_gemma.CONTEXT, BF16)
-    left = FREE - weights - memory.of_step(vocabulary) - of_recorded(vocabulary, BF16)
+    left = FREE - weights - memory.of_step(vocabulary) - memory.of_recorded(vocabulary, BF16)
     return memory.contexts(left, one, "cuda", diffusion_gemma.CONTEXTS)
 
 
@@ -199,15 +200,24 @@ class Characters:
 class Costed(Still):
     """A model that only takes time. `known` are the recordings of its jobs, `step_ms` is the time of a step."""
 
-    name, shift, tail, head, width, separator = "costed", 1, 1, 0, 1, (0,)
-    noise, null_id, lengths, method = None, None, "race", "left_to_right"
-    max_context, tokenizer = 1 << 16, Characters()
+    name, width, tokenizer = "costed", 1, Characters()
 
     def __init__(
         self, known: Mapping[str, Recorded], clock: Virtual, step_ms: Callable[[int, int, int], float], engine: Report
     ) -> None:
         self.known, self._clock, self._step_ms = known, clock, step_ms
-        self.chunk, self.rows, self._contexts = engine["chunk"], engine["rows"], engine["contexts"]
+        self.spec = ModelSpec(
+            None,
+            "left_to_right",
+            max_context=1 << 16,
+            chunk=engine["chunk"],
+            tail=1,
+            head=0,
+            rows=engine["rows"],
+            shift=1,
+            separator=(0,),
+        )
+        self._contexts = engine["contexts"]
         self.read = self.stepped = 0  # tokens of context, and steps of jobs
 
     def cache(self) -> Cache:

@@ -23,7 +23,7 @@ from typist import STRETCHES, stretches
 
 from caesura import model_store
 from caesura.engine import models as engine_models
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.engine.scheduler import Scheduler
 
 Texts = dict[str, list[GivenJob]]  # by stretch

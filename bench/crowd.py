@@ -22,7 +22,7 @@ import tempfile
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
@@ -35,8 +35,8 @@ from caesura import model_store, wire
 from caesura.engine import models as engine_models
 from caesura.engine import scheduler
 from caesura.engine.cache import KV
-from caesura.engine.models import Model, Renoiser, Run
-from caesura.engine.models.diffusion_gemma import CHUNK
+from caesura.engine.model import Model, Renoiser, Run
+from caesura.engine.models.diffusion_gemma.model import CHUNK
 from tests.support.checkpoints import gemma
 
 REST_S = 3.0  # between two places
@@ -80,10 +80,9 @@ class Virtual:
 class Costed:
     """A model whose forwards take virtual time, by their rows, and that reads context as it would on a GPU."""
 
-    chunk, max_context = CHUNK, int((BEFORE + AFTER) / LETTERS)
-
     def __init__(self, model: Renoiser, clock: Virtual) -> None:
         self._model, self._clock = model, clock
+        self.spec = replace(model.spec, chunk=CHUNK, max_context=int((BEFORE + AFTER) / LETTERS))
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)

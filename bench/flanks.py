@@ -27,7 +27,7 @@ sys.path.insert(0, str(HERE.parent))
 from caesura import wire
 from caesura.engine import models
 from caesura.engine.methods._flanks import Flanks
-from caesura.engine.models import Model, Run
+from caesura.engine.model import Model, Run
 from caesura.engine.models.full import RADIUS
 from caesura.engine.scheduler import Scheduler
 from tests.support.checkpoints.masked import MASK
@@ -84,12 +84,12 @@ def steps(model: Model, peer: Any, text: int, hole: int, rounds: int) -> Report:
     slots = list(range(before, before + hole))
     for row in slots:
         ids[row] = CONFIG["mask_token_id"]
-    flanks = Flanks(RADIUS, model.shift)
+    flanks = Flanks(RADIUS, model.spec.shift)
     vicinity = flanks.vicinity(Run(model.cache().lease([]), ids, range(rows), wanted=slots), slots)
     whole = Run(model.cache().lease([]), ids, range(rows), wanted=slots)
     flanks.refresh(model, vicinity)
     told = {"attention_mask": torch.zeros(1, 1, rows, rows, dtype=peer.dtype), "use_cache": False}
-    asked = torch.tensor([row - model.shift for row in slots])
+    asked = torch.tensor([row - model.spec.shift for row in slots])
 
     @torch.inference_mode()
     def theirs() -> None:

@@ -22,13 +22,15 @@ from unittest.mock import patch
 import torch
 from latency import HERE, Place, Report, conditions, places, save, spread, table
 
+from caesura.engine.scores import Scores
+
 sys.path.insert(0, str(HERE.parent))
 from caesura import model_store, wire
 from caesura.engine import models as engine_models
 from caesura.engine import scheduler
 from caesura.engine.cache import KV, Cache
 from caesura.engine.methods import verify
-from caesura.engine.models import Model, Run
+from caesura.engine.model import Model, Run
 
 BEFORE, AFTER = 6000, 2000  # characters of a file that a job brings, as the server's
 SLOTS = 48  # tokens of a hole at most
@@ -48,7 +50,7 @@ class Counted:
         self._count(len(ids))
         self._model.prefill(ids, kv)
 
-    def denoise(self, runs: Sequence[Run]) -> torch.Tensor:
+    def denoise(self, runs: Sequence[Run]) -> Scores:
         self._count(_rows(runs))
         return self._model.denoise(runs)
 
@@ -102,7 +104,7 @@ def _context_apart(stack: ExitStack) -> None:
 
 def _canvas_always(stack: ExitStack) -> None:
     """Also for ghost text."""
-    stack.enter_context(patch.object(verify, "canvas_drafts", lambda model, *_, **__: model.noise is not None))
+    stack.enter_context(patch.object(verify, "canvas_drafts", lambda model, *_, **__: model.spec.noise is not None))
 
 
 def _without_cache(stack: ExitStack) -> None:
@@ -199,7 +201,7 @@ def measure(model: str, number: int, seed: int) -> Report:
     type_all(real, found[:2], Way())  # the first forwards of a process are slower
     usual = list[str]()
     for name, way in WAYS.items():
-        if way.method == "left_to_right" and real.null_id is None:
+        if way.method == "left_to_right" and real.spec.null_id is None:
             continue  # a model that cannot verify has no such way
         print(name, file=sys.stderr, flush=True)
         seen = type_all(real, found, way)

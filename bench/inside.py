@@ -11,7 +11,7 @@ from typing import Any
 from caesura import wire
 from caesura.engine.canvas import vocabulary
 from caesura.engine.grammar import constraint
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.engine.scheduler import Event, Scheduler
 
 STEPS = 100_000  # of one call; more, and the jobs do not come to an end

@@ -37,7 +37,7 @@ from caesura.client.backend import Condition, FinishedJob
 from caesura.engine import models as engine_models
 from caesura.engine.cache import common
 from caesura.engine.canvas.layout import lay
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.engine.scheduler import LEAST_SLOTS, Event, Scheduler
 from caesura.server.app import App
 from caesura.server.lsp.framing import Framer
@@ -262,7 +262,7 @@ def locked(event: wire.EngineMessage) -> bool:
 def measure(name: str, chosen: Sequence[Stretch], out: Path) -> None:
     """Record the stretches that `out` does not have yet. Each is saved when it is there."""
     model = engine_models.load(model_store.resolve(name))
-    engine = {"chunk": model.chunk, "rows": model.rows, "contexts": model.cache().entries}
+    engine = {"chunk": model.spec.chunk, "rows": model.spec.rows, "contexts": model.cache().entries}
     report: Report = {"bench": "jobs", **conditions(name), "engine": engine, "stretches": {}}
     if out.exists():
         report = json.loads(out.read_text())

@@ -74,7 +74,7 @@ def measure(folder: Path, tokenizer: Tokenizer, draw: random.Random, until: floa
         try:
             grammar = constraint.load(wire.Json(schema=0, loose=True), (schema,), tree)
             state = grammar.start(b"")
-            grammar.bias(state, tokenizer.size)
+            grammar.allowed(state, tokenizer.size)
         except ValueError as error:
             found.schemas["refused"] += 1
             found.refusals[str(error)] += 1
@@ -127,6 +127,6 @@ def walk(grammar: constraint.Grammar, tokenizer: Tokenizer, text: str, us: list[
         state = grammar.after(state, token)
         if not state:
             return False
-        grammar.bias(state, tokenizer.size)
+        grammar.allowed(state, tokenizer.size)
         us.append(1e6 * (time.perf_counter() - began))
     return grammar.ends(state)

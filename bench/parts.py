@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -28,7 +28,7 @@ from caesura.engine import models as engine_models
 from caesura.engine import scheduler
 from caesura.engine.canvas import prompts, vocabulary
 from caesura.engine.methods.verify import search
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.server.context.neighbours import choose
 from caesura.server.infill.choose import choice
 from caesura.server.infill.insert import finish
@@ -87,8 +87,11 @@ def parts(model: Model) -> dict[str, Part]:
         "no neighbours": Part(neighbours=False),
     }
     found |= {f"prompt {name}": Part(prompt=name) for name in _formats(model)}
-    contexts = (tokens for tokens in CONTEXTS if tokens != model.max_context)
-    return found | {f"context {tokens}": Part(_patched(model, "max_context", tokens)) for tokens in contexts}
+    contexts = (tokens for tokens in CONTEXTS if tokens != model.spec.max_context)
+    return found | {
+        f"context {tokens}": Part(_patched(model, "spec", replace(model.spec, max_context=tokens)))
+        for tokens in contexts
+    }
 
 
 def _formats(model: Model) -> Iterator[str]:
@@ -98,7 +101,7 @@ def _formats(model: Model) -> Iterator[str]:
             prompts.prompt(model, "a", "b", name=name)
         except wire.Impossible:
             continue
-        if name != model.prompt:
+        if name != model.spec.prompt:
             yield name
 
 

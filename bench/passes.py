@@ -17,7 +17,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from latency import HERE, Report, conditions, save, table
 from llama import Peer
@@ -25,8 +27,7 @@ from llama import Peer
 sys.path.insert(0, str(HERE.parent))
 from caesura import model_store
 from caesura.engine import models as engine_models
-from caesura.engine.models import Run
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import Run
 from caesura.engine.weights import stored
 from caesura.kernels import cpu
 
@@ -50,11 +51,9 @@ def least(times: int, work: Callable[[], object]) -> float:
     return min(found)
 
 
-def loaded(model: str, kernels: str) -> BlockLlama:
+def loaded(model: str, kernels: str) -> Any:
     os.environ["CAESURA_CPU"] = kernels
-    found = engine_models.load(model)
-    assert isinstance(found, BlockLlama)
-    return found
+    return engine_models.load(model)
 
 
 class Timed:
@@ -77,21 +76,21 @@ class Timed:
         self.ms[name] = min(self.ms.get(name, float("inf")), 1000 * least(1, work))
 
     def _pass(self, rows: int) -> None:
-        chain = torch.ones(rows, rows, dtype=torch.bool).tril()
+        chain = np.tri(rows, dtype=np.bool_)
         self._model.forward([Run(self._kv, range(FIRST, FIRST + rows), range(CONTEXT, CONTEXT + rows), chain)])
 
     def _prefill(self) -> None:
-        for at in range(0, CONTEXT, self._model.chunk):
-            self._model.prefill(range(FIRST + at, FIRST + min(CONTEXT, at + self._model.chunk)), self._kv)
+        for at in range(0, CONTEXT, self._model.spec.chunk):
+            self._model.prefill(range(FIRST + at, FIRST + min(CONTEXT, at + self._model.spec.chunk)), self._kv)
 
 
 def limits(model: str) -> Report:
     """Bytes and weights of a pass, and what the threads of a call read and multiply in a second."""
     held = loaded(model, next(iter(cpu.variants())))
-    matrices = [*(m for (a, mlp), _ in held._layers for m in (a.qkv, a.out, mlp.gate_up, mlp.down))]
-    packed = [matrix.packed.matrices[0] for matrix in matrices] + [held._head.matrices[0]]
-    memory, x = torch.zeros(BLOCK // 8, dtype=torch.int64), torch.randn(64, CACHED)
-    small = cpu.Packed(cpu.Matrix("k4", *stored.k4(torch.randn(CACHED, CACHED))))
+    matrices = [*(one for one in held._paths[False]._kept if isinstance(one, cpu.Packed)), held._heads[False]]
+    packed = [matrix for one in matrices for matrix in one.matrices]
+    memory, x = torch.zeros(BLOCK // 8, dtype=torch.int64), torch.randn(64, CACHED).numpy()
+    small = cpu.Packed(cpu.Matrix("k4", *stored.k4(torch.randn(CACHED, CACHED).numpy())))
     torch.set_num_threads(min(cpu.THREADS, cpu.cores()))
     bandwidth = BLOCK / least(10, memory.sum)
     torch.set_num_threads(1)

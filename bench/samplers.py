@@ -20,7 +20,7 @@ from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import _forward
 from caesura.engine.methods.absorbing import Denoising
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.engine.samplers._scheduled import Scheduled
 
 from latency import table  # isort: skip  (next to this script)

@@ -15,7 +15,7 @@ import msgspec
 
 from caesura import wire
 from caesura.engine.methods.verify.lookup import lookup
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.server.structured.json.edits import offers
 from caesura.server.structured.offer import NoOffer
 

@@ -36,9 +36,9 @@ sys.path.insert(0, str(HERE.parent))
 from caesura.engine import models
 from caesura.engine.draws import Draws
 from caesura.engine.methods.uniform import renoise
-from caesura.engine.models import Run
-from caesura.engine.models.diffusion_gemma import DiffusionGemma
-from caesura.engine.samplers import entropy_bound
+from caesura.engine.methods.uniform.renoise import by_entropy
+from caesura.engine.model import Run
+from caesura.engine.models.diffusion_gemma.model import DiffusionGemma
 from caesura.kernels import head
 from tests.support.checkpoints.oracle import Gains, Oracle, build
 
@@ -89,7 +89,7 @@ class Ours:
         model = models.load(str(folder), "cpu")
         assert isinstance(model, DiffusionGemma)
         self.model, self.draws = model, Draws(1)
-        self.schedule = model.noise.schedule
+        self.schedule = model.spec.noise.schedule
         self.kv = model.cache().lease(list(prompt))
         model.prefill(prompt, self.kv)
         self.state = renoise.start(model, [None] * canvas, renoise.first_noise(model, canvas, self.draws))
@@ -104,7 +104,7 @@ class Ours:
     def step(self) -> None:
         hidden = self.model.hidden([self.run(self.state.ids.tolist(), self.state.conditioning)])
         asked = renoise.Asked(
-            hidden, self.schedule.temperature(STEP, 48), [self.free] * len(hidden), [True] * len(hidden)
+            hidden, torch.tensor(self.schedule.temperature(STEP, 48)), [self.free] * len(hidden), [True] * len(hidden)
         )
         outlook = renoise.outlooks(self.model, [asked])[0]
         chances = renoise.chances(self.model, len(hidden), self.draws)
@@ -112,7 +112,7 @@ class Ours:
         ends, enough = torch.tensor([], dtype=torch.int64), torch.tensor([self.schedule.confidence])
         terms = renoise.Constraints(every, ~every, ~every, ends, enough)
         self.state, told = renoise.decide(
-            self.model, self.schedule, self.state, outlook, entropy_bound.select, STEP, 48, terms, chances
+            self.model, self.schedule, self.state, outlook, by_entropy, STEP, 48, terms, chances
         )
         told.tolist()
 
@@ -159,7 +159,7 @@ def agreement(ours: Ours, theirs: Theirs, canvas: int, vocabulary: int) -> dict[
     generator = torch.Generator().manual_seed(2)
     ids = torch.randint(vocabulary, (canvas,), generator=generator).tolist()
     before = torch.randn(canvas, vocabulary, generator=generator) * 3
-    mine = ours.model.denoise([ours.run(ids, ours.model.condition(before))])
+    mine = ours.model.denoise([ours.run(ids, ours.model.condition(before))]).logits
     its = Oracle.decode(theirs.model, ids, theirs.cache, before)
     return {
         "apart": round((mine - its).abs().max().item(), 5),

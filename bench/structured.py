@@ -25,7 +25,7 @@ import torch
 
 from caesura import wire
 from caesura.engine import models
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.model_store import SMALL, locate
 

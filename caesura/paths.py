@@ -42,6 +42,11 @@ def logs() -> Path:
     return platformdirs.user_log_path("caesura")
 
 
+def tiles() -> Path:
+    """Models as the C kernels map them: a cache."""
+    return platformdirs.user_cache_path("caesura") / "tiles"
+
+
 def models() -> Path:
     """Converted and downloaded models. Raises UnsafeFolder."""
     folder = platformdirs.user_data_path("caesura") / "models"

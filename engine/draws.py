@@ -5,7 +5,8 @@ a batch, on every device and however its steps are computed.
 from dataclasses import dataclass
 from enum import IntEnum
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from caesura.kernels.cpu import philox
 
@@ -28,14 +29,14 @@ class Draws:
     seed: int
     step: int = 0
 
-    def uniform(self, stream: DrawStream, rows: int, columns: int = 1, first: int = 0) -> Tensor:
-        """In (0, 1), float64 [rows, columns], on the CPU; `first` is the number of the first row."""
+    def uniform(self, stream: DrawStream, rows: int, columns: int = 1, first: int = 0) -> NDArray[np.float64]:
+        """In (0, 1), float64 [rows, columns]; `first` is the number of the first row."""
         return philox.uniform(self.seed % 2**64, stream, self.step, rows, columns, first)
 
-    def of_slots(self, stream: DrawStream, slots: int, column: int = 0) -> Tensor:
+    def of_slots(self, stream: DrawStream, slots: int, column: int = 0) -> NDArray[np.float64]:
         """One for each slot, float64 [slots]."""
         return self.uniform(stream, slots, column + 1)[:, column]
 
-    def gumbel(self, rows: int, columns: int, first: int) -> Tensor:
+    def gumbel(self, rows: int, columns: int, first: int) -> NDArray[np.float32]:
         """Standard Gumbel noise, float32 [rows, columns]: computed in float64 and rounded once."""
-        return self.uniform(DrawStream.GUMBEL, rows, columns, first).log_().neg_().log_().neg_().float()
+        return (-np.log(-np.log(self.uniform(DrawStream.GUMBEL, rows, columns, first)))).astype(np.float32)

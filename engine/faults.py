@@ -4,10 +4,10 @@ failed so often that a new one takes over. Pure: time is an argument.
 
 from collections import deque
 
-import torch
-
 FAULTS = 3  # faults of the model or of memory within FAULTY_S, after which a new process takes over
 FAULTY_S = 60.0
+SHORT = {"MemoryError", "OutOfMemoryError"}  # errors of Python and of PyTorch, by name
+NO_ROOM = ("can't allocate memory", "std::bad_alloc")  # what others of no such type say
 STEADY = 1000  # steps at the limit of jobs, after which the limit rises by one
 
 
@@ -60,10 +60,6 @@ def sentence(error: Exception) -> str:
 
 
 def short_of_memory(error: Exception) -> bool:
-    """True if the GPU or the host has run out of memory; PyTorch has no single type for that."""
-    said = str(error)
-    return (
-        isinstance(error, torch.OutOfMemoryError | MemoryError)
-        or "can't allocate memory" in said
-        or "std::bad_alloc" in said
-    )
+    """True if the GPU or the host has run out of memory; PyTorch has no single type for that, and may not be there."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & SHORT) or any(words in str(error) for words in NO_ROOM)

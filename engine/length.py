@@ -4,11 +4,11 @@ several lengths as rows of the same forwards, and the text that fits best wins. 
 it ends a hole where the suffix is likely (methods/verify/search.py).
 """
 
-from collections.abc import Sequence
-
-from torch import Tensor
+import math
+from collections.abc import Iterable, Sequence
 
 NULL = 0.5  # least null probability at which an open slot right of an accepted null becomes null
+UNLIKELY = 1e-9  # the least probability that is counted
 ENDS = 0.3  # null probability of the last slot in the first forward, below which the hole has too few slots
 LINE = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)  # tokens tried for a hole within a line
 BLOCK = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # tokens tried for a hole of several lines
@@ -30,7 +30,17 @@ def tried(most: int, *, one_line: bool) -> list[int]:
     return [n for n in (LINE if one_line else BLOCK) if n < most] + [most]
 
 
-def score(hole: Tensor, pins: Tensor, weight: float = 1.0) -> float:
+def score(hole: Sequence[float], pins: Sequence[float], weight: float = 1.0) -> float:
     """How well a canvas fits, in nats a token: the mean log-probability of its holes' best tokens, plus `weight` times
     that of its pins. An unlikely pin shows that the hole before it has the wrong length."""
-    return float(hole.mean()) + (weight * float(pins.mean()) if len(pins) else 0.0)
+    return mean(hole) + (weight * mean(pins) if pins else 0.0)
+
+
+def logs(probabilities: Iterable[float]) -> list[float]:
+    """Log-probabilities."""
+    return [math.log(max(probability, UNLIKELY)) for probability in probabilities]
+
+
+def mean(numbers: Sequence[float]) -> float:
+    """NaN of none."""
+    return sum(numbers) / len(numbers) if numbers else math.nan

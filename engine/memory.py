@@ -1,16 +1,13 @@
 """The memory that a large model needs, computed from its shapes before anything is read, and the context that fits."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
-
-import torch
 
 from caesura.engine.cache import FEW, GROWTH, PART, SLACK, Kept
-from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.weights.stored import WeightsError
+from caesura.engine.device import Device
+from caesura.engine.model import MAX_ROWS
+from caesura.model_store.reading import UnusableModel
 
 GIB = 1 << 30
 _TAKEN = ContextVar("taken", default=0)  # bytes; see `taken`
@@ -42,6 +39,12 @@ def of_step(width: int) -> int:
     return MAX_ROWS * width * 4 * COPIES
 
 
+def of_recorded(width: int, itemsize: int) -> int:
+    """Bytes that all recorded steps of uniform noise together keep on a GPU (methods/uniform/graphs.py): the head's
+    scores [rows, width] for the most rows, and as much again for the rest."""
+    return 2 * MAX_ROWS * width * itemsize
+
+
 @contextmanager
 def taken(size: int) -> Iterator[None]:
     """Have `free` count so many bytes as used: by a model that fits and is not read yet."""
@@ -52,23 +55,13 @@ def taken(size: int) -> Iterator[None]:
         _TAKEN.reset(token)
 
 
-def free(device: str) -> int | None:
+def free(device: Device) -> int | None:
     """Free bytes on a device, or None if unknown."""
-    found = measured(device)
+    found = device.free()
     return None if found is None else max(0, found - _TAKEN.get())
 
 
-def measured(device: str) -> int | None:
-    if device.startswith("cuda"):
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) << 10
-    except (OSError, ValueError, KeyError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
-
-
-class DoesNotFit(WeightsError):
+class DoesNotFit(UnusableModel):
     """The model is complete but too large for this machine."""
 
 

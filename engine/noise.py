@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Schedule:
     stability: int = 1
     confidence: float = 0.005
 
-    def temperature(self, step: int, of: int) -> Tensor:
-        """The temperature at `step` (from 0) of `of`: a float32 scalar, rounded as the reference rounds it."""
-        left = torch.tensor(of - step, dtype=torch.int32)
-        return self.t_min + (self.t_max - self.t_min) * (left / of)
+    def temperature(self, step: int, of: int) -> np.float32:
+        """The temperature at `step` (from 0) of `of`, rounded at every operation, as the reference rounds it."""
+        left = np.float32(of - step) / np.float32(of)
+        return np.float32(self.t_min) + np.float32(self.t_max - self.t_min) * left
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Uniform:
     absorbing = False
     method = "uniform"
 
-    def drawn(self, at: Tensor) -> Tensor:
+    def drawn(self, at: NDArray[np.float64]) -> NDArray[np.int64]:
         """The token of each uniform number in (0, 1), int64 [n]."""
-        return (at * self.vocabulary).long()
+        return (at * self.vocabulary).astype(np.int64)
 
 
 Noise = Absorbing | Uniform

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
-import torch
 
 from caesura import wire
 from caesura.engine import methods
@@ -20,7 +19,7 @@ from caesura.engine.canvas.layout import SLOTS, Layout, lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.faults import Faults, short_of_memory
 from caesura.engine.methods import Begin, Filling
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.engine.samplers import names as samplers
 
 Event = tuple[bytes, wire.EngineMessage]
@@ -96,7 +95,7 @@ class Scheduler:
         self._peers: set[bytes] = set()  # connected peers that have sent a job
         self._orders = itertools.count()
         self._methods: dict[str, Begin] = {}  # prepared methods by name
-        self._method(model.method)  # prepare it before a job waits for it
+        self._method(model.spec.method)  # prepare it before a job waits for it
 
     def __repr__(self) -> str:
         return f"<Scheduler {len(self.jobs)} live {self.jobs}>"
@@ -144,7 +143,7 @@ class Scheduler:
             return f"A job has 1 to {wire.MAX_HOLES} holes; this one has {len(holes)}."
         if job.draft is not None and len(job.draft) != len(holes):
             return f"The job has {len(holes)} holes and {len(job.draft)} drafts; there must be one for each."
-        if job.method is None and job.sampler in samplers() and self.model.noise is None:
+        if job.method is None and job.sampler in samplers() and self.model.spec.noise is None:
             known = [name for name in methods.names() if not methods.refusal(name, self.model)]
             return f"The model {self.model.name} has no canvas; name {' or '.join(known)}, or no sampler."
         if job.sampler not in (None, *methods.names(), *samplers()):
@@ -172,7 +171,7 @@ class Scheduler:
         Speculative jobs wait while there is any other job."""
         events = self.expire(clock())
         wanted = [live for live in self.jobs if live.job.priority != "speculative"] or self.jobs
-        chosen, room, short = in_shares(in_turn(wanted))[: self.faults.live], Room(self.model.chunk), False
+        chosen, room, short = in_shares(in_turn(wanted))[: self.faults.live], Room(self.model.spec.chunk), False
         for live in chosen:
             if live.kv is None and self.cache.full:
                 events += self._give_way(live)
@@ -182,16 +181,16 @@ class Scheduler:
                 self._prepare(live, clock, room)
             except wire.Impossible as error:
                 events += self._end([live], "invalid", str(error)[:256])
-            except torch.AcceleratorError:
-                raise  # from now on every call to that device fails too
             except Exception as error:  # one job's text must not bring down the others' canvases
+                if self.model.machine.lost(error):
+                    raise
                 self._on_fault(error)
                 short = short_of_memory(error)
                 if not short:
                     events += self._end([live], "invalid", "The engine could not read this job; see its log.")
             if short:  # outside the handler: its error keeps the memory of the step alive
                 return events + self._make_room([live], len(chosen), clock())
-        ready = batch([live for live in chosen if live.filling is not None and live in self.jobs], self.model.rows)
+        ready = batch([live for live in chosen if live.filling is not None and live in self.jobs], self.model.spec.rows)
         if ready:
             began = clock()
             try:
@@ -234,8 +233,7 @@ class Scheduler:
         self.cache.clear()
         self.faults.out_of_memory(ran, now)
         events = self._spoil(lives, "The engine ran out of memory.")
-        if self.model.device.startswith("cuda"):
-            torch.cuda.empty_cache()
+        self.model.machine.give_back()
         return events
 
     def _spoil(self, lives: Sequence[Running], message: str) -> list[Event]:
@@ -255,10 +253,10 @@ class Scheduler:
             return
         began = clock()
         if live.layout is None or live.kv is None:
-            slots = SLOTS if self.model.noise is not None else LEAST_SLOTS
+            slots = SLOTS if self.model.spec.noise is not None else LEAST_SLOTS
             live.layout = lay(self.model, self.vocabulary, live.job, slots)
             live.kv = self.cache.lease(live.layout.context)
-        missing, chunk = live.layout.context[live.kv.length :], self.model.chunk
+        missing, chunk = live.layout.context[live.kv.length :], self.model.spec.chunk
         if len(missing) <= room.fresh:
             room.fresh -= len(missing)
             self._begin(live, missing)

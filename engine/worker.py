@@ -197,8 +197,9 @@ def load(name: str, device: str, tell: Tell = lambda news: None) -> Loaded:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRODUCTS))
     ahead.begin(name)
-    from caesura.engine import faults, models, scheduler
-    from caesura.engine.weights import canary
+    from caesura.engine import canary, faults, models, scheduler
+    from caesura.engine.model import ModelError
+    from caesura.engine.models.folder import folder_of
 
     asked: Any = os.environ.get("CAESURA_QUANTISE") or None  # a word that `load` knows or refuses
     try:
@@ -213,12 +214,12 @@ def load(name: str, device: str, tell: Tell = lambda news: None) -> Loaded:
                 progress=in_steps(tell),
             )
         tell(FIRST)
-        canary.check(model, models.folder_of(name))
+        canary.check(model, folder_of(name))
         engine = scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error))
         both = [model, getattr(model, "drafting", None) or model]
         compiles = any(one.device != "cpu" for one in both)
-        step_s = rehearse(engine, compiles=compiles, whole=any(one.visibility == "full" for one in both))
-    except models.ModelError as error:
+        step_s = rehearse(engine, compiles=compiles, whole=any(one.spec.visibility == "full" for one in both))
+    except ModelError as error:
         raise CannotLoad(str(error)) from error
     except CannotLoad:
         raise

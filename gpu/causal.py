@@ -15,21 +15,27 @@ after a few. What counts is the time of a pass, and how much of it the model is.
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from caesura import wire
 from caesura.engine.cache import KV
-from caesura.engine.models import Run
-from caesura.engine.models._llama_config import MATRICES, Config
-from caesura.engine.models._llama_gpu.passes import RecordedPass
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import ModelSpec, Run
+from caesura.engine.models.causal import CONTEXT
+from caesura.engine.models.llama.config import MATRICES, Config, chunk_of
+from caesura.engine.models.llama.gpu.passes import RecordedPass
+from caesura.engine.models.llama.trunk import BlockLlama
 from caesura.engine.scheduler import Scheduler
+from caesura.engine.scores.tensors import TensorScores
+from caesura.engine.weights.sources import Source, Valueless
 
 from roofline import Work, bound_ms  # isort: skip  (bench/, on the path by gpu/env)
 from measuring import BANDWIDTH, PEAK, Book, Line, Name, clock, run, table  # isort: skip  (of this folder)
@@ -47,6 +53,7 @@ HOLE = 24  # tokens
 METHODS = ("verify", "left_to_right")
 WAYS = ("served", "unrecorded")  # of a pass
 SUFFIX = 40  # tokens
+NUMBERS = 1_000_003  # drawn weights; a prime
 
 
 class Plan(NamedTuple):
@@ -61,32 +68,25 @@ class Plan(NamedTuple):
 TINY = Plan(contexts=(48,), chunks=(16, 32), repeats=1)
 
 
-class Drawn(Mapping[str, Tensor]):
-    """The tensors of a shape, each drawn on the device when it is asked for."""
+class Drawn(Source):
+    """Random tensors of a shape. Drawing billions of numbers would take minutes, so they repeat."""
 
-    def __init__(self, config: Config, device: str, *, tied: bool) -> None:
+    def __init__(self, config: Config, *, tied: bool) -> None:
         embed, hidden = (config.vocab_size, config.hidden_size), (config.hidden_size,)
         self._shapes: dict[str, tuple[int, ...]] = {"embed": embed, "norm": hidden} | ({} if tied else {"head": embed})
         for layer in range(config.num_layers):
             shapes = {matrix: config.shape(matrix) for matrix in MATRICES}
             named = {**shapes, "qkv_bias": shapes["qkv"][:1], "attn_norm": hidden, "mlp_norm": hidden}
             self._shapes |= {f"layers.{layer}.{name}": shape for name, shape in named.items()}
-        self._device = device
+        self._numbers = np.random.default_rng(0).standard_normal(NUMBERS, np.float32) * np.float32(0.02)
+        super().__init__(self._shapes)
 
-    def __getitem__(self, name: str) -> Tensor:
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._shapes[name]
+
+    def floats(self, name: str) -> NDArray[np.float32]:
         shape = self._shapes[name]
-        if len(shape) == 1:
-            return torch.ones(shape, device=self._device)
-        return torch.randn(shape, device=self._device, dtype=torch.bfloat16) * 0.02
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._shapes
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
-
-    def __len__(self) -> int:
-        return len(self._shapes)
+        return np.ones(shape, np.float32) if len(shape) == 1 else np.resize(self._numbers, shape)
 
 
 class Numbers(Pieces):
@@ -114,10 +114,10 @@ def model(shape: str, device: str, *, tiny: bool) -> BlockLlama:
     """In bfloat16, or of a shape like `7B-nvfp4` in that form."""
     size, _, form = shape.partition("-")
     config = sizes(size, tiny=tiny)
-    base, words = Drawn(config, device, tied=size != UNTIED), Numbers(config.vocab_size)
-    made = BlockLlama(shape, config, words, base, None, device, torch.bfloat16, quantise=form)  # type: ignore[arg-type]
-    made.separator = [0]
-    return made
+    drawn, words = Drawn(config, tied=size != UNTIED), Numbers(config.vocab_size)
+    base = Valueless(drawn) if device == "meta" else drawn
+    spec = ModelSpec(None, "verify", CONTEXT, chunk_of(device), config.tail, config.head, shift=1, separator=(0,))
+    return BlockLlama(shape, config, words, spec, base, None, device, torch.bfloat16, quantise=form)  # type: ignore[arg-type]
 
 
 def recorded(model: BlockLlama) -> list[RecordedPass]:
@@ -153,7 +153,8 @@ class Served:
 
     def __init__(self, shape: str, device: str, plan: Plan, *, tiny: bool) -> None:
         self._model, self._device, self._plan = model(shape, device, tiny=tiny), device, plan
-        self._model.max_context = 2 * max(plan.contexts)  # nothing of a prefix that grows is cut off
+        longest = 2 * max(plan.contexts)  # nothing of a prefix that grows is cut off
+        self._model.spec = replace(self._model.spec, max_context=longest)
         self._model.rehearse()
         self._random = random.Random(0)
 
@@ -178,13 +179,15 @@ class Served:
 
     def verifying(self, context: int, rows: int, way: str) -> Callable[[], Tensor]:
         """A pass over so many rows after a context of its own: log-probabilities on the device."""
-        kv, mask = self._read(self._ids(context), 512), torch.ones(rows, rows, dtype=torch.bool).tril()
+        kv, mask = self._read(self._ids(context), 512), np.tri(rows, dtype=np.bool_)
         run = Run(kv, self._ids(rows), range(context, context + rows), mask)
         forward = self._model.forward if way == "served" else self._model._launched
 
         def judged() -> Tensor:
             kv.truncate(context)
-            return forward([run], ())[0].log_softmax(-1)
+            found = forward([run], ())[0]
+            logits = found.logits if isinstance(found, TensorScores) else found
+            return logits.log_softmax(-1)
 
         return judged
 

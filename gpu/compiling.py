@@ -28,8 +28,8 @@ import compiled
 import triton
 
 from caesura.engine.methods.uniform.graphs import BUCKETS
-from caesura.engine.models import block_llama
-from caesura.engine.models.diffusion_gemma import Config
+from caesura.engine.models.diffusion_gemma.model import Config
+from caesura.engine.models.llama import trunk
 from caesura.kernels import attention, experts, gated, head, matmul, tuned
 
 import causal  # isort: skip  (of this folder)
@@ -140,7 +140,7 @@ def steps() -> None:
 
 def passes(*shapes: str) -> None:
     """Recorded passes of code models."""
-    block_llama.on_gpu = lambda _: True
+    trunk.on_gpu = lambda _: True
     for shape in shapes:
         for recorded in causal.recorded(causal.model(shape, "meta", tiny=False)):
             recorded.replay()

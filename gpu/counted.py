@@ -9,7 +9,7 @@ from math import prod
 
 from torch import Tensor
 
-from caesura.engine.models.diffusion_gemma import DiffusionGemma
+from caesura.engine.models.diffusion_gemma.model import DiffusionGemma
 from caesura.kernels.linear import Linear
 
 from roofline import Work, bound_ms  # isort: skip  (bench/, on the path by gpu/env)

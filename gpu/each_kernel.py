@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch.nn import functional
 
-from caesura.engine.models.diffusion_gemma import Config
+from caesura.engine.models.diffusion_gemma.model import Config
 from caesura.kernels import attention, experts, fp8, gated, head, matmul, norms, nvfp4, rotary
 from caesura.kernels.linear import Dense, Linear
 

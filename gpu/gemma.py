@@ -32,9 +32,9 @@ from caesura.engine.methods.uniform import TRIAL
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.methods.uniform.graphs import Graphs
-from caesura.engine.models.diffusion_gemma import PINS, Config, DiffusionGemma, kept
+from caesura.engine.methods.uniform.renoise import by_entropy
+from caesura.engine.models.diffusion_gemma.model import PINS, Config, DiffusionGemma, kept
 from caesura.engine.noise import Uniform
-from caesura.engine.samplers import entropy_bound
 from caesura.kernels import tuned
 
 from counted import floor_ms, work  # isort: skip  (of this folder)
@@ -95,9 +95,9 @@ class Served:
     """A model with its recordings, as the scheduler has them, and its contexts."""
 
     def __init__(self, model: DiffusionGemma, plan: Plan) -> None:
-        assert isinstance(model.noise, Uniform)
+        assert isinstance(model.spec.noise, Uniform)
         self.model, self.plan, self.vocabulary = model, plan, Vocabulary(model)
-        self.graphs = Graphs(model, model.noise.schedule, entropy_bound.select, self.vocabulary)
+        self.graphs = Graphs(model, model.spec.noise.schedule, by_entropy, self.vocabulary)
         self.generator = torch.Generator(model.device).manual_seed(0)
         self.replayed = 0  # steps
         self._seeds = itertools.count()
@@ -120,8 +120,8 @@ class Served:
         return ids
 
     def read(self, ids: Sequence[int], kv: KV) -> None:
-        for start in range(0, len(ids), self.model.chunk):
-            self.model.prefill(ids[start : start + self.model.chunk], kv)
+        for start in range(0, len(ids), self.model.spec.chunk):
+            self.model.prefill(ids[start : start + self.model.spec.chunk], kv)
 
     def after(self, context: int) -> KV:
         """That much context, with room for any canvas, warmed by one fill. One is kept."""
@@ -135,7 +135,7 @@ class Served:
 
     def canvas(self, kv: KV, slots: int, of: int, *, pins: int = 0, fresh: Sequence[int] = ()) -> Renoising:
         row = Canvas([], [Slot(0) for _ in range(slots)], self.text(pins), [HoleState(False, slots)], self.vocabulary)
-        return Renoising(row, kv, entropy_bound.select, of, next(self._seeds), fresh=fresh)
+        return Renoising(row, kv, by_entropy, of, next(self._seeds), fresh=fresh)
 
     def fill(self, w: Renoising, replay: uniform.Replay | None) -> list[float]:
         """All its steps, whatever comes of them: the ms of each until the host had heard of it."""

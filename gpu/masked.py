@@ -25,12 +25,13 @@ from torch import Tensor
 from caesura import wire
 from caesura.engine import length
 from caesura.engine.methods.absorbing import SEAM
-from caesura.engine.models import Run
-from caesura.engine.models._experts import Experts, Mixture
-from caesura.engine.models._llama_config import FEEDING, Config
-from caesura.engine.models._llama_layer import Mlp
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import ModelSpec, Run
+from caesura.engine.models.causal import CONTEXT
 from caesura.engine.models.full import ROWS
+from caesura.engine.models.llama.config import FEEDING, Config, Mixture, chunk_of
+from caesura.engine.models.llama.experts import Experts
+from caesura.engine.models.llama.layer import Mlp
+from caesura.engine.models.llama.trunk import BlockLlama
 from caesura.engine.noise import Absorbing
 from caesura.engine.scheduler import Scheduler
 
@@ -73,8 +74,8 @@ TINY = Plan(texts=(64,), repeats=1)
 class Mixed(Drawn):
     """The tensors of a shape with experts in all layers but the first."""
 
-    def __init__(self, config: Config, experts: Mixture, device: str) -> None:
-        super().__init__(config, device, tied=False)
+    def __init__(self, config: Config, experts: Mixture) -> None:
+        super().__init__(config, tied=False)
         inner, d = {"": experts.width, "shared.": experts.shared}, config.hidden_size
         for layer in range(config.num_layers):
             at = f"layers.{layer}."
@@ -99,16 +100,29 @@ def served(shape: str, device: str, *, tiny: bool) -> BlockLlama:
     """As `full.load` or `blocks.load` makes it."""
     if shape in DENSE:
         made = causal.model(shape, device, tiny=tiny)
-        made.noise, made.shift = Absorbing(made.config.vocab_size - 1), 1
-        made.visibility, made.prompt = "full", "inline"
+        noise = Absorbing(made.config.vocab_size - 1)
+        made.spec = replace(
+            made.spec, noise=noise, method=noise.method, rows=ROWS, visibility="full", separator=(), prompt="inline"
+        )
     else:
         config = sizes(tiny=tiny)
         assert config.mixture is not None
-        base, words = Mixed(config, config.mixture, device), Numbers(config.vocab_size)
-        made = BlockLlama(shape, config, words, base, None, device, torch.bfloat16)  # type: ignore[arg-type]
-        made.noise, made.separator = Absorbing(config.vocab_size - 1, "blocks"), [0]
-        made.visibility, made.block_size, made.tail, made.head = "blocks", BLOCK, 0, BLOCK - 1
-    made.method, made.lengths, made.rows = made.noise.method, "race", ROWS
+        base, words = Mixed(config, config.mixture), Numbers(config.vocab_size)
+        noise = Absorbing(config.vocab_size - 1, "blocks")
+        spec = ModelSpec(
+            noise,
+            noise.method,
+            CONTEXT,
+            chunk_of(device),
+            tail=0,
+            head=BLOCK - 1,
+            rows=ROWS,
+            shift=1,
+            visibility="blocks",
+            block_size=BLOCK,
+            separator=(0,),
+        )
+        made = BlockLlama(shape, config, words, spec, base, None, device, torch.bfloat16)  # type: ignore[arg-type]
     return made
 
 
@@ -139,9 +153,9 @@ class Served:
 
     def __init__(self, shape: str, device: str, plan: Plan, *, tiny: bool) -> None:
         self._model, self._device, self._plan = served(shape, device, tiny=tiny), device, plan
-        self._model.max_context = 2 * max(plan.texts)
-        if shape in DENSE:
-            self._model.tail = self._model.head = self._model.max_context
+        longest = 2 * max(plan.texts)
+        spec = replace(self._model.spec, max_context=longest)
+        self._model.spec = replace(spec, tail=longest, head=longest) if shape in DENSE else spec
         self._random = random.Random(0)
 
     def __repr__(self) -> str:
@@ -154,9 +168,9 @@ class Served:
         """Canvases of so many rows after a context of their own, and the logits of some rows of each."""
         kv = self._model.cache().lease([])
         self._model.prefill(self._ids(context), kv)
-        asked = range(self._model.shift, self._model.shift + wanted)
+        asked = range(self._model.spec.shift, self._model.spec.shift + wanted)
         runs = [Run(kv, self._ids(rows), range(context, context + rows), wanted=asked) for rows in sizes]
-        return lambda: self._model.denoise(runs)
+        return lambda: self._model.denoise(runs).logits
 
     def _forward(self, sizes: Sequence[int], wanted: int, context: int = 0) -> Line:
         judged = self.denoising(sizes, wanted, context)
@@ -165,7 +179,7 @@ class Served:
         return {**line, "rows": rows, **compared([parts], line["p50_ms"])}
 
     def step(self, text: int) -> Line:
-        if self._model.visibility == "full":
+        if self._model.spec.visibility == "full":
             return self._forward([text], HOLE + SEAM)
         return self._forward([BLOCK], HOLE + SEAM, text)
 

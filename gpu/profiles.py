@@ -25,7 +25,6 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from caesura.engine.methods._forward import on_host
 from caesura.engine.methods.uniform import canvases as uniform
 
 import causal  # isort: skip  (of this folder)
@@ -159,7 +158,7 @@ def made(plan: Plan, shape: str, device: str, *, tiny: bool) -> Callable[..., St
 
 
 def waiting(step: Callable[[], Tensor]) -> Step:
-    return lambda: on_host(step()[:, :FEW])
+    return lambda: step()[:, :FEW].cpu()
 
 
 def measure(book: Book, plan: Plan, shape: str, device: str, *, tiny: bool) -> None:

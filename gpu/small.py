@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from caesura.engine.models._llama_config import MATRICES, Config
+from caesura.engine.models.llama.config import MATRICES, Config
 
 from batches import CANVASES, PREFIX, SUFFIX, collate  # isort: skip  (training/, on the path by gpu/env)
 from examples import BUCKETS, CanvasExample, Example  # isort: skip

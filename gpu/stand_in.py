@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from caesura.engine.methods.uniform.graphs import Common, Recording
-from caesura.engine.models._diffusion_gemma_files import Conditioner, LayerWeights, Shape, Weights
-from caesura.engine.models.diffusion_gemma import Config, DiffusionGemma
+from caesura.engine.methods.uniform.renoise import by_entropy
+from caesura.engine.model import ModelSpec
+from caesura.engine.models.diffusion_gemma.files import Conditioner, LayerWeights, Shape, Weights
+from caesura.engine.models.diffusion_gemma.model import CHUNK, PINS, Config, DiffusionGemma
 from caesura.engine.noise import Uniform
-from caesura.engine.samplers import entropy_bound
 from caesura.kernels import fp8, nvfp4
 from caesura.kernels.linear import Dense, Linear
 
@@ -108,14 +109,17 @@ def model(config: dict[str, Any], form: str, device: str, context: int) -> Diffu
     """Its logits are flat: no slot is ever sure, so no canvas is done before its last step, and the embedding is read
     a second time for every row."""
     c = Config.read(config)
-    return DiffusionGemma("random", c, weights(c, form, device), Pieces(c.vocab_size), context)  # type: ignore[arg-type]
+    noise = Uniform(c.vocab_size, canvas=c.canvas_length)
+    chunk = CHUNK // 8 if device == "cpu" else CHUNK
+    spec = ModelSpec(noise, noise.method, context, chunk, tail=0, head=PINS, sampler="entropy_bound", prompt="chat")
+    return DiffusionGemma("random", c, weights(c, form, device), Pieces(c.vocab_size), spec)  # type: ignore[arg-type]
 
 
 def step(model: DiffusionGemma, rows: int) -> Callable[[], None]:
     """A step of so many rows as it is recorded. Its launches do not depend on the length of the context."""
-    assert isinstance(model.noise, Uniform)
+    assert isinstance(model.spec.noise, Uniform)
     bans = torch.zeros(4, model.width, device=model.device)
     stops = torch.zeros(2, dtype=torch.int64, device=model.device)
     kv = model.cache().lease([])
     kv.reserve(rows)
-    return Recording(Common(model, model.noise.schedule, entropy_bound.select, bans, stops), kv, rows)._step
+    return Recording(Common(model, model.spec.noise.schedule, by_entropy, bans, stops), kv, rows)._step

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from caesura.engine.models.diffusion_gemma import EVERYTHING, Config
+from caesura.engine.models.diffusion_gemma.model import EVERYTHING, Config
 from caesura.kernels import attention, experts, fp8, gated, head, matmul, tuned
 from caesura.kernels.jit import triton
 from caesura.kernels.linear import Rows8

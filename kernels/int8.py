@@ -78,7 +78,7 @@ def product(x: Tensor, packed: Packed) -> Tensor:
     # TorchScript does not know these classes, and skips only code below the first condition.
     if not scripting():
         if isinstance(packed, cpu.Packed):
-            return packed.product(x)
+            return torch.from_numpy(packed.product(x.numpy()))
         if isinstance(packed, Linear):
             return packed(x.to(torch.bfloat16)).float()
     return _of_torch(x, packed)

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from caesura.engine.tokens.tokenizer_file import QWEN
 from caesura.engine.weights import stored as weights
+from caesura.engine.weights.tensors import ByName, dense, quantised
 
 MATRICES = ("qkv", "out", "gate_up", "down")
 ENDS = ("<|endoftext|>", "<|fim_pad|>", "<|im_end|>", SEPARATOR, "<|repo_name|>")
@@ -174,7 +175,7 @@ def stored(name: str, parts: Sequence[Tensor]) -> dict[str, Tensor]:
 
 def nearest(layer: Layer) -> dict[str, Tensor]:
     """The stored parts of a layer's matrices, rounded to nearest."""
-    return {part: t for name in MATRICES for part, t in stored(name, weights.k4(layer[name])).items()}
+    return {part: t for name in MATRICES for part, t in stored(name, quantised("k4", layer[name])).items()}
 
 
 def calibrated(xs: list[Tensor], layer: Layer, shape: Shape) -> tuple[dict[str, Tensor], list[Tensor]]:
@@ -187,7 +188,7 @@ def calibrated(xs: list[Tensor], layer: Layer, shape: Shape) -> tuple[dict[str, 
             hessian.addmm_(x.T, x)
         parts = gptq.gptq(layer[name], hessian)
         out.update(stored(name, parts))
-        return weights.restored("k4", *parts)
+        return dense("k4", parts)
 
     return out, through(xs, layer, shape, seen)
 
@@ -226,12 +227,12 @@ def make(arguments: argparse.Namespace) -> None:
     file, old = cut(source.tokenizer(), arguments.corpus, arguments.vocab)
     (out / "tokenizer.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")))
     (out / "config.json").write_text(json.dumps(config(shape, len(old)), indent=1) + "\n")
-    codes, scale = weights.q8(source.embedding()[old])
+    codes, scale = quantised("q8", source.embedding()[old])
     xs: list[Tensor] = []
     if arguments.contexts:
         tokenizer = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
         texts = contexts(tokenizer, arguments.corpus, arguments.contexts, "shard-*.jsonl.gz", 0)
-        xs = embedded(weights.grouped(codes, scale), list(texts))
+        xs = embedded(dense("q8", (codes, scale)), list(texts))
         print(f"calibration: {len(xs)} contexts, {sum(map(len, xs))} tokens")
     tensors, number = dict[str, Tensor](), 1
     for i in range(shape.layers):
@@ -257,7 +258,7 @@ def widen(arguments: argparse.Namespace) -> None:
     kept = [full["model"]["vocab"][token] for token in sorted(had, key=had.__getitem__)]
     ranked = kept + beyond_ascii(full, arguments.translations)
     old = kept + sorted(set(export.closed(full, ranked, SPECIALS, len(kept) + arguments.tokens)) - set(kept))
-    codes, scale = weights.q8(source.embedding()[old[len(kept) :]])
+    codes, scale = quantised("q8", source.embedding()[old[len(kept) :]])
     save(out, len(weights.bases(out)) + 1, {"embed.q8": codes, "embed.scale": scale})
     file = export.renumbered(full, old, SPECIALS, SPLIT)
     (out / "tokenizer.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")))
@@ -282,7 +283,7 @@ def nats(arguments: argparse.Namespace) -> None:
     mean, error = ratio(first)
     print(f"{arguments.gguf.name}: {mean:.4f} ± {error:.4f} nats a token, {int(first[:, 1].sum())} tokens")
     for folder in arguments.model:
-        made = weights.Stored(*weights.bases(folder))
+        made = ByName(weights.Stored(*weights.bases(folder)))
 
         def layer(i: int, made: Mapping[str, Tensor] = made) -> Layer:
             head = f"layers.{i}."

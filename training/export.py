@@ -9,7 +9,7 @@ paths from training checkpoints. They are separate files, so that retraining cha
     python training/export.py layers --model FOLDER --layers 0,2,4 --out FOLDER
     python training/export.py canary --out FOLDER
 
-Each writes the folder's manifest, with a canary of its own (engine/weights/canary.py); the last one does nothing else.
+Each writes the folder's manifest, with a canary of its own (engine/canary.py); the last one does nothing else.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from caesura.engine import models
-from caesura.engine.weights import canary
+from caesura.engine import canary, models
 from caesura.engine.weights import stored as weights
+from caesura.engine.weights.tensors import quantised
 
 if TYPE_CHECKING:
     import gguf  # only `base` needs it, and a GPU machine lacks it
@@ -177,7 +177,8 @@ def base_tensors(reader: gguf.GGUFReader, old: list[int]) -> dict[str, Tensor]:
         read = [(part, matrix(by_name[f"blk.{layer}.{part}.weight"])) for part in parts]
         arranged = [[unpermute(t, heads[part]) if part in heads else t for t in triple] for part, triple in read]
         codes, scale, least = (torch.cat(column) for column in zip(*arranged, strict=True))
-        out[f"{target}.q4"], out[f"{target}.scale"], out[f"{target}.min"] = weights.pack_nibbles(codes), scale, least
+        out[f"{target}.q4"] = torch.from_numpy(weights.pack_nibbles(codes.numpy()))
+        out[f"{target}.scale"], out[f"{target}.min"] = scale, least
 
     for i in range(30):
         fused(f"layers.{i}.qkv", i, ("attn_q", "attn_k", "attn_v"))
@@ -189,7 +190,7 @@ def base_tensors(reader: gguf.GGUFReader, old: list[int]) -> dict[str, Tensor]:
     out["norm"] = torch.from_numpy(by_name["output_norm.weight"].data.copy()).half()
     embed = by_name["token_embd.weight"]
     table = torch.from_numpy(dequantize(embed.data, embed.tensor_type)[old].copy())
-    out["embed.q8"], out["embed.scale"] = weights.q8(table)
+    out["embed.q8"], out["embed.scale"] = quantised("q8", table)
     return {name: t.contiguous() for name, t in out.items()}
 
 
@@ -242,8 +243,8 @@ def encode(name: str, tensor: Tensor, form: str) -> dict[str, Tensor]:
     tensor = tensor.float()
     if not form or tensor.ndim != 2 or tensor.shape[1] % weights.GROUP:
         return {name: tensor.half()}
-    parts = {"q4": weights.q4, "k4": weights.k4, "q8": weights.q8}[form](tensor)
-    return {f"{name}.{part}": t.contiguous() for part, t in zip(weights.FORMS[form], parts, strict=True)}
+    parts = zip(weights.FORMS[form], quantised(form, tensor), strict=True)
+    return {f"{name}.{part}": held.contiguous() for part, held in parts}
 
 
 def checkpoint(path: Path, form: str) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ the columns after it. Scales and minima of the groups are fixed before, by a sea
 import torch
 from torch import Tensor
 
-from caesura.engine.weights import stored
+from caesura.engine.weights import stored, tensors
 from caesura.engine.weights.stored import GROUP
 
 BLOCK = 128  # columns whose error waits until it is passed on to those after them
@@ -16,12 +16,12 @@ DAMPING = 0.05  # of the mean of the Hessian's diagonal, added to it
 CLIPPED = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)  # shares of a group's range that the search begins from
 
 
-def gptq(weight: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def gptq(weight: Tensor, hessian: Tensor) -> tensors.CodedTensors:
     """[N, K] float and the sum of x xᵀ [K, K] over its inputs x -> the parts of k4."""
     hessian = damped(hessian)
-    scale, least, unit = stored.row_fractions(*searched(weight, hessian.diagonal()))
-    codes = rounded(weight, hessian, *stored.fractions(scale, least, unit))
-    return stored.pack_nibbles(codes), scale, least, unit
+    held = stored.row_fractions(*(part.numpy() for part in searched(weight, hessian.diagonal())))
+    codes = rounded(weight, hessian, *map(torch.from_numpy, stored.fractions(*held)))
+    return tensors.coded("k4", (stored.pack_nibbles(codes.numpy()), *held))
 
 
 def damped(hessian: Tensor) -> Tensor:

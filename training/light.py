@@ -1,4 +1,4 @@
-"""The light drafter of engine/models/_light.py with gradients: what it learns from, and how well its drafts fit.
+"""The light drafter of engine/models/llama/light.py with gradients: what it learns from, and how well its drafts fit.
 
 The base is frozen. One forward of it over a context gives the states that the drafter reads, and what the base itself
 expects at each position, which is half of the target (Hinton et al. 2015). Blocks stand at random places of the prefix.
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, rms_norm, scaled_dot_product_attention, silu
 from torch.utils.data import Dataset
 
-from caesura.engine.models._light import BLOCK, FIRST, LAYERS, copied, proportions, shapes, sized, taps
-from caesura.engine.models._llama_config import MATRICES, Config, frequencies, turns
-from caesura.engine.models._llama_layer import rotate
+from caesura.engine.models.llama.config import MATRICES, Config
+from caesura.engine.models.llama.layer import rotate
+from caesura.engine.models.llama.light import BLOCK, FIRST, LAYERS, copied, proportions, shapes, sized, taps
+from caesura.engine.models.llama.rotary import frequencies, turns
 from caesura.engine.tokens.tokenizer import Tokenizer
 
 from batches import Batch  # isort: skip  (beside this script)

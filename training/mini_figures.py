@@ -24,8 +24,8 @@ from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.draws import Draws
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.methods.uniform import renoise
-from caesura.engine.models import Model, Run
-from caesura.engine.samplers import entropy_bound, statistics
+from caesura.engine.methods.uniform.renoise import by_entropy, statistics
+from caesura.engine.model import Model, Run
 
 import sudoku  # isort: skip  (beside this script)
 from mini_tasks import Boards  # isort: skip
@@ -67,9 +67,7 @@ def infill(model: Model, prompt: Sequence[int], blanks: Sequence[Blank], *, step
     """By the engine's denoise steps, its locks and its stop."""
     vocabulary, kv = Vocabulary(model), model.cache().lease(prompt)
     model.prefill(prompt, kv)
-    work = [
-        uniform.Renoising(canvas_of(vocabulary, b), kv, entropy_bound.select, steps, n) for n, b in enumerate(blanks)
-    ]
+    work = [uniform.Renoising(canvas_of(vocabulary, b), kv, by_entropy, steps, n) for n, b in enumerate(blanks)]
     while going := [w for w in work if not w.finished]:
         uniform.step(model, going[:AT_ONCE])
     drafts = [[s.draft if s.token is None else s.token for s in w.canvas.slots] for w in work]
@@ -90,7 +88,7 @@ def in_order(model: Model, prompt: Sequence[int], blanks: Sequence[Blank], *, su
             shown = [next(noise) if row in rows else token for row, token in enumerate(ids)]
             runs.append(Run(kv, shown, range(kv.length, kv.length + len(ids)), None, rows))
         for (ids, rows), logits in zip(
-            going, model.denoise(runs).split([len(r.wanted or ()) for r in runs]), strict=True
+            going, model.denoise(runs).logits.split([len(r.wanted or ()) for r in runs]), strict=True
         ):
             scores = statistics(logits)
             at = int(scores.entropy[0].argmin()) if surest else 0
@@ -110,7 +108,7 @@ WAYS |= {
 def boards_table(model: Model, count: int, trained: Path | None) -> None:
     print("| puzzles | way | whole boards | cells | mean forwards | CPU s |\n|---|---|---|---|---|---|")
     for name, side, full, rounds in puzzles(count, trained):
-        board = Boards(model.tokenizer.encode, side, min(model.ends))
+        board = Boards(model.tokenizer.encode, side, min(model.spec.ends))
         true, hidden = board.render(full, board.rows), board.hide(rounds > 0, board.rows)
         blanks = list(zip(true.tolist(), hidden.tolist(), strict=True))
         givens = (rounds == 0).sum(1).mean()
@@ -134,7 +132,7 @@ def of_every_length(model: Model, example: Example, start: int, end: int) -> lis
     for size in range(1, 7):
         layout = [*example.canvas[:start], *(Slot(0) for _ in range(size))]
         canvas = Canvas([], layout, example.canvas[end:][:12], [HoleState(True, size)], vocabulary)
-        work.append(uniform.Renoising(canvas, kv, entropy_bound.select, 8, size, judged=True))
+        work.append(uniform.Renoising(canvas, kv, by_entropy, 8, size, judged=True))
     while going := [w for w in work if not w.finished]:
         uniform.step(model, going)
     return work

@@ -17,7 +17,7 @@ import torch
 from caesura import wire
 from caesura.engine import length, models
 from caesura.engine.methods import absorbing, blocks
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.engine.scheduler import Scheduler
 
 from mini_files import Files  # isort: skip  (beside this script)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from caesura.engine.models.diffusion_gemma import PINS
+from caesura.engine.models.diffusion_gemma.model import PINS
 
 import sudoku  # isort: skip  (beside this script)
 from records import Example, Records  # isort: skip

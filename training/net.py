@@ -1,4 +1,5 @@
-"""The two paths of `block_llama` with gradients, over batches of one fixed shape, and what is minimised.
+"""The two paths of the trunk of `engine/models/llama` with gradients, over batches of one fixed shape, and what is
+minimised.
 
 Frozen base + a low-rank update of one of its paths, or one set of float32 weights for both, used in bfloat16 where the
 device has it. `tests/tools/test_training.py` holds that the logits are the runtime's. A layer is written as the two
@@ -22,9 +23,9 @@ from torch.nn.functional import (
     silu,
 )
 
-from caesura.engine.models._llama_config import MATRICES, Config, frequencies, turns
-from caesura.engine.models._llama_layer import rotate
-from caesura.engine.models._llama_weights import SPECIALS
+from caesura.engine.models.llama.config import MATRICES, SPECIALS, Config
+from caesura.engine.models.llama.layer import rotate
+from caesura.engine.models.llama.rotary import frequencies, turns
 
 RANK = 32
 ALIGNED = 8  # bfloat16 values in 16 bytes: rows of any other length keep a GPU from its fastest matrix products

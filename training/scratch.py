@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from caesura.engine.models._llama_config import MATRICES, Config
-from caesura.engine.models._llama_weights import SPECIALS
+from caesura.engine.models.llama.config import MATRICES, SPECIALS, Config
 from caesura.engine.weights import stored
+from caesura.engine.weights.tensors import dense, quantised
 
 SMALL = {"num_layers": 8, "intermediate_size": 704, "hidden_size": 256, "num_heads": 4, "num_kv_heads": 4}
 
@@ -29,11 +29,11 @@ def random_tensors(shape: Config, seed: int = 0) -> dict[str, Tensor]:
         return torch.randn(n, k, generator=generator) * 0.02
 
     out: dict[str, Tensor] = {"norm": torch.ones(shape.hidden_size)}
-    out["embed.q8"], out["embed.scale"] = stored.q8(normal(shape.vocab_size, shape.hidden_size))
+    out["embed.q8"], out["embed.scale"] = quantised("q8", normal(shape.vocab_size, shape.hidden_size))
     for i in range(shape.num_layers):
         for matrix in MATRICES:
             stem = f"layers.{i}.{matrix}"
-            out[f"{stem}.q4"], out[f"{stem}.scale"], out[f"{stem}.min"] = stored.q4(normal(*shape.shape(matrix)))
+            out[f"{stem}.q4"], out[f"{stem}.scale"], out[f"{stem}.min"] = quantised("q4", normal(*shape.shape(matrix)))
         out[f"layers.{i}.attn_norm"] = torch.ones(shape.hidden_size)
         out[f"layers.{i}.mlp_norm"] = torch.ones(shape.hidden_size)
     return out
@@ -45,7 +45,7 @@ def write(folder: Path, config: dict[str, Any], tokenizer: Path, seed: int = 0) 
     shutil.copy(tokenizer, folder / "tokenizer.json")
     tensors = random_tensors(Config.read(config), seed)
     save_file(tensors, folder / "base.safetensors")
-    embed = stored.grouped(tensors["embed.q8"], tensors["embed.scale"])
+    embed = dense("q8", (tensors["embed.q8"], tensors["embed.scale"]))
     save_file({"special": embed.mean(0, keepdim=True).repeat(len(SPECIALS), 1)}, folder / "adapter.safetensors")
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     stored.write_manifest(folder, {"name": "scratch"})

@@ -25,10 +25,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from caesura.engine.models._llama_config import Config
-from caesura.engine.models._llama_weights import SPECIALS, base_of
+from caesura.engine.models.llama.config import SPECIALS, Config
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import stored
+from caesura.engine.weights.packing import base_of
+from caesura.engine.weights.tensors import ByName
 
 import gaps  # isort: skip  (beside this script)
 import light  # isort: skip
@@ -171,7 +172,7 @@ def restore(run: Path, net: Learner, optimizer: torch.optim.Optimizer) -> Progre
 
 def stood_on(model: Path, trains: str) -> Mapping[str, Tensor]:
     """The weights that a run begins from or leaves as they are. An update of the context path is over the bare base."""
-    return stored.Stored(*stored.bases(model)) if trains == "context" else base_of(model)
+    return ByName(stored.Stored(*stored.bases(model)) if trains == "context" else base_of(model))
 
 
 def begin(model: Path, net: Learner, start: Path | None = None) -> None:
@@ -181,7 +182,7 @@ def begin(model: Path, net: Learner, start: Path | None = None) -> None:
     path = start or own
     if start is None and not own.is_file():
         return
-    update = stored.Stored(path)
+    update = ByName(stored.Stored(path))
     for name in update.keys() & (net.trained.keys() if net.trains != "all" else {"special"}):
         net.trained[name].data.copy_(update[name])
 
@@ -194,7 +195,7 @@ def teacher_of(arguments: argparse.Namespace) -> Net:
             f"train: {folder} has no adapter.safetensors: its canvases would teach noise; take a whole model."
         )
     config = Config.read(json.loads((folder / "config.json").read_text()))
-    net = Net(config, base_of(folder), "canvas", device=device, compiled=arguments.compile)
+    net = Net(config, ByName(base_of(folder)), "canvas", device=device, compiled=arguments.compile)
     begin(folder, net)
     for parameter in net.trained.values():
         parameter.requires_grad_(False)

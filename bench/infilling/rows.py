@@ -21,7 +21,7 @@ from caesura import model_store
 from caesura.engine.canvas.healing import heal
 from caesura.engine.methods.verify.lookup import lookup as occurrences
 from caesura.engine.tokens.tokenizer import Tokenizer
-from caesura.engine.weights.gguf_file import GGUF
+from caesura.engine.weights.gguf.file import GGUF
 from caesura.server.infill.site import bare_site
 
 from infilling.cases import Case  # isort: skip  (next to this)

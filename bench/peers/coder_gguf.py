@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter, TokenType, quants
-from torch import Tensor
 
 from caesura import model_store
 from caesura.engine.weights import stored
@@ -66,7 +65,7 @@ def _vocabulary(writer: GGUFWriter, file: dict[str, dict[str, dict[str, int]]]) 
 def _tensors(writer: GGUFWriter, ours: stored.Stored, config: dict[str, int]) -> None:
     _, (codes, scale) = ours.parts("embed")
     writer.add_tensor("token_embd.weight", _blocks(codes, scale), raw_dtype=Q8)
-    writer.add_tensor("output_norm.weight", ours["norm"].numpy())
+    writer.add_tensor("output_norm.weight", ours.floats("norm"))
     keys = config["hidden_size"] // config["num_heads"] * config["num_kv_heads"]
     heights = {
         "qkv": (config["hidden_size"], keys, keys),
@@ -74,24 +73,29 @@ def _tensors(writer: GGUFWriter, ours: stored.Stored, config: dict[str, int]) ->
     }
     for i in range(config["num_layers"]):
         for name, theirs in ROWS.items():
-            for their, part in zip(theirs, ours[f"layers.{i}.{name}"].split(heights[name]), strict=True):
+            for their, part in zip(theirs, split(ours.floats(f"layers.{i}.{name}"), heights[name]), strict=True):
                 _matrix(writer, f"blk.{i}.{their}.weight", part)
-        for their, part in zip(ROWS["qkv"], ours[f"layers.{i}.qkv_bias"].split(heights["qkv"]), strict=True):
-            writer.add_tensor(f"blk.{i}.{their}.bias", part.numpy())
+        for their, part in zip(ROWS["qkv"], split(ours.floats(f"layers.{i}.qkv_bias"), heights["qkv"]), strict=True):
+            writer.add_tensor(f"blk.{i}.{their}.bias", part)
         for name, their in SINGLE.items():
-            _matrix(writer, f"blk.{i}.{their}", ours[f"layers.{i}.{name}"])
+            _matrix(writer, f"blk.{i}.{their}", ours.floats(f"layers.{i}.{name}"))
         for name, their in NORMS.items():
-            writer.add_tensor(f"blk.{i}.{their}", ours[f"layers.{i}.{name}"].numpy())
+            writer.add_tensor(f"blk.{i}.{their}", ours.floats(f"layers.{i}.{name}"))
 
 
-def _matrix(writer: GGUFWriter, name: str, values: Tensor) -> None:
-    writer.add_tensor(name, quants.quantize(values.numpy(), Q8), raw_dtype=Q8)
+def _matrix(writer: GGUFWriter, name: str, values: np.ndarray) -> None:
+    writer.add_tensor(name, quants.quantize(values, Q8), raw_dtype=Q8)
 
 
-def _blocks(codes: Tensor, scale: Tensor) -> np.ndarray:
+def split(rows: np.ndarray, heights: tuple[int, ...]) -> list[np.ndarray]:
+    """Rows in parts of these heights."""
+    return np.split(rows, np.cumsum(heights)[:-1])
+
+
+def _blocks(codes: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """int8 [N, K] and float16 [N, K/32] -> uint8 [N, K/32 * 34], the blocks of Q8_0."""
     rows, groups = scale.shape
-    parts = (scale.numpy()[..., None].view(np.uint8), codes.numpy().view(np.uint8).reshape(rows, groups, -1))
+    parts = (scale[..., None].view(np.uint8), codes.view(np.uint8).reshape(rows, groups, -1))
     return np.concatenate(parts, axis=-1).reshape(rows, -1)
 
 

@@ -19,7 +19,9 @@ for _name, _value in (("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "0"), (
 
 from caesura.engine.canvas.healing import heal  # noqa: E402
 from caesura.engine.canvas.vocabulary import Vocabulary  # noqa: E402
-from caesura.engine.models import Model, Run, load  # noqa: E402
+from caesura.engine.model import Model, Run  # noqa: E402
+from caesura.engine.models import load  # noqa: E402
+from caesura.engine.scores import told  # noqa: E402
 
 MOST = 32  # tokens of a line, as in `caesura eval`
 CONTEXT = 1536  # tokens of prefix
@@ -40,8 +42,9 @@ def complete(model: Model, vocabulary: Vocabulary, prefix: str) -> Line:
         model.prefill(ids[:-1], kv)
     token, pending, line, forwards = ids[-1], rest.encode(), b"", 0
     while forwards < MOST and b"\n" not in line and b"\r" not in line:
-        logits = model.forward([Run(kv, [token], [kv.length])])[0][0]
-        token = int((logits + vocabulary.allowed(pending, not line.strip())[: len(logits)]).argmax())
+        scores, _ = model.forward([Run(kv, [token], [kv.length])])
+        (best,) = told(scores.best(1, [vocabulary.allowed(pending, not line.strip())]))
+        token = int(best.ids[0, 0])
         piece = model.tokenizer.pieces[token]
         line += piece[len(pending) :]
         pending = pending[len(piece) :]

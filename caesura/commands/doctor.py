@@ -28,7 +28,7 @@ from caesura.server.languages import LANGUAGES, grammar
 from caesura.server.records import trace
 
 PROBE = "def area(width, height):\n    return "
-PACKAGES = ("torch", "safetensors", "tokenizers", "numpy", "pyzmq", "msgspec", "pygls", "tree-sitter")
+PACKAGES = ("tokenizers", "numpy", "pyzmq", "msgspec", "pygls", "tree-sitter")
 SUPPORTED = ((3, 11), (3, 14))
 INSTALL = "Install Caesura again: run `make install` in your clone."
 RESTORE = "Bring its files back: `git restore models engine/embedded` in your clone, or install the model again."
@@ -129,6 +129,10 @@ def _packages() -> Iterator[Check]:
             yield Check(name, True, metadata.version(name))
         except metadata.PackageNotFoundError:
             yield Check(name, False, "not installed", INSTALL)
+    try:
+        yield Check("torch", True, metadata.version("torch"))
+    except metadata.PackageNotFoundError:
+        yield Check("torch", True, "not installed; a GPU and some models need it")
 
 
 def _zeromq() -> Check:

@@ -16,7 +16,7 @@ from caesura import model_store, paths, speeds
 from caesura.characters import shown
 from caesura.commands import CommandFailed
 from caesura.commands.common import print_json
-from caesura.model_store import reading
+from caesura.model_store import extras, reading
 from caesura.model_store.reading import UnusableModel
 
 UNITS = {"size": " bytes", "bytes": " of tensors", "memory_mb": " MiB"}  # of the values that `show` prints
@@ -69,7 +69,7 @@ def _counted(path: Path) -> float | None:
     """The MiB that a published model needs; None if they are not known."""
     if not (path.is_file() or model_store.published(path)):
         return None
-    from caesura.engine.weights import audit
+    from caesura.engine.models import audit
 
     size = audit.needed(path)
     return None if size is None else round(size / 2**20, 1)
@@ -117,14 +117,15 @@ def add(options: argparse.Namespace) -> None:
 
 def check(path: Path) -> None:
     """Check from the headers that a model can be loaded. Raises UnusableModel."""
-    from caesura.engine.weights import audit
+    from caesura.engine.models import audit
 
     audit.check(path)
 
 
 def check_family(folder: Path) -> None:
     """Check from config.json alone that there is code for such a model. Raises UnusableModel."""
-    from caesura.engine.models import family, read_config
+    from caesura.engine.models.families import family
+    from caesura.engine.models.folder import read_config
 
     family(folder, read_config(folder))
 
@@ -170,7 +171,7 @@ def show(options: argparse.Namespace) -> None:
     if _hashed(folder):
         about |= reading.fields(folder / model_store.MANIFEST)
     if folder.is_file() or model_store.published(folder):
-        from caesura.engine.weights import audit
+        from caesura.engine.models import audit
 
         about |= audit.summary(folder)
     if options.json:
@@ -217,7 +218,7 @@ def verify(options: argparse.Namespace) -> None:
 
 def _computed(folder: Path, record: bool) -> int | None:
     """Check the tensors against the family's loader, then the answers. Returns the rows that are as recorded."""
-    from caesura.engine.weights import audit
+    from caesura.engine.models import audit
 
     audit.check(folder)
     if record:
@@ -226,8 +227,9 @@ def _computed(folder: Path, record: bool) -> int | None:
 
 
 def convert(options: argparse.Namespace) -> None:
-    from caesura.engine.weights import audit
-    from caesura.engine.weights.convert import convert
+    with extras.pytorch_for(extras.CONVERT):
+        from caesura.engine.models import audit
+        from caesura.engine.models.convert import convert
 
     source = model_store.locate(options.path)
     target = Path(options.out) if options.out else source.with_name(f"{source.name}-{options.to}")

@@ -17,7 +17,7 @@ import msgspec
 
 import caesura
 from caesura import paths
-from caesura.model_store import reading
+from caesura.model_store import extras, reading
 from caesura.model_store.reading import UnusableModel
 
 DEFAULT = "default"  # stands for the first of PACKAGES that is installed
@@ -29,6 +29,7 @@ PUBLISHED = ("model.safetensors", "model.safetensors.index.json")  # every publi
 SHARDS = "model-*-of-*.safetensors"  # of a checkpoint with an index
 GGUF = ".gguf"
 WEIGHTS = (".safetensors", GGUF)  # files of any size
+TILES = ".tiles.safetensors"  # how the name of a file ends that is mapped as it is (engine/weights/tiles)
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # the names of a split file's parts, by llama.cpp
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def _advice(name: str) -> str:
     clone = Path(caesura.__file__).parents[1] / "models" / name
     if clone.is_dir():
         return f"run `{sys.executable} -m pip install {clone}`"
-    return f"run `pip install ./models/{name}` in a clone of Caesura"
+    return extras.install(name)
 
 
 def locate(model: str) -> Path:

@@ -4,20 +4,30 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-import torch
-from torch import Tensor
-
+from caesura.engine import length
 from caesura.engine.canvas.pieces import by_token, cut_character, spans
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.grammar.constraint import Grammar
 from caesura.engine.grammar.solve import GrammarState
+from caesura.engine.model import MAX_ROWS
+from caesura.engine.scores import Allowed, Scores, told
 from caesura.wire import Fill
 
 NOTHING = b"\xff"  # in no UTF-8 text: the place of an open slot that shows nothing
-MAX_ROWS = 512  # rows of one canvas next to its text, and of all canvases of a step unless a model takes more
 NEAR = 1e-3  # nats below a whole fill's token within which others are banned too: cooling could make them equal
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain, below which its next token is not worth a row
+
+
+def unknown(at: int, allowed: Allowed) -> None:
+    """No slot's best token is known."""
+
+
+def likeliest(scores: Scores, at: int, allowed: Allowed) -> int:
+    """The likeliest token of a row out of some."""
+    (best,) = told(scores.part(at, at + 1).best(1, [allowed]))
+    return int(best.ids[0, 0])
 
 
 @dataclass(eq=False)
@@ -219,30 +229,24 @@ class Canvas:
     def piece(self, token: int) -> bytes:
         return self.vocabulary.pieces[token] if token < len(self.vocabulary.pieces) else b""
 
-    def constrain(self, logits: Tensor) -> Tensor:
-        """Logits [slots, width] with -inf for every token that must not stand in a slot.
+    def constrain(self, scores: Scores) -> Scores:
+        """Scores of the slots, without every token that must not stand in a slot.
 
         The mask token and specials are banned, and line breaks in a one-line hole. A healed hole begins with its forced
         text, over as many slots as that takes. In a hole with a grammar every token likelier than the best whole fill's
         is banned, so the best tokens of its slots are that fill."""
-        constrained, row = torch.empty_like(logits), 0
-        for _, alike in itertools.groupby(self.biases(lambda at, bias: int((logits[at] + bias).argmax())), id):
-            bias, *others = alike
-            end = row + 1 + len(others)
-            torch.add(logits[row:end], bias, out=constrained[row:end])
-            row = end
-        row = 0
+        constrained, row = scores.only(self.allowed(partial(likeliest, scores))), 0
         for number, hole in enumerate(self.holes):
             slots = self.of_hole(number)
-            if hole.grammar is not None:
-                constrained[row : row + len(slots)] = self._whole(number, slots, logits[row : row + len(slots)])
+            if hole.grammar is not None and slots:
+                constrained = constrained.over(row, self._whole(number, slots, scores.part(row, row + len(slots))))
             row += len(slots)
         return constrained
 
-    def biases(self, best: Callable[[int, Tensor], int | None]) -> list[Tensor]:
-        """The bias that `constrain` adds to the logits of each slot, grammars aside. `best` returns a slot's best token
-        under a bias, or None if unknown: if a forced text takes several tokens, the next slot's bias depends on it."""
-        biases = list[Tensor]()
+    def allowed(self, best: Callable[[int, Allowed], int | None] = unknown) -> list[Allowed]:
+        """The tokens that `constrain` allows in each slot, grammars aside. `best` returns a slot's best token out of
+        some, or None if unknown: if a forced text takes several tokens, the next slot's set depends on it."""
+        found = list[Allowed]()
         for number, hole in enumerate(self.holes):
             slots, forced = self.of_hole(number), hole.forced
             of_hole = [self.vocabulary.allowed(b"", hole.one_line, self.room(number) > 0)] * len(slots)
@@ -255,36 +259,35 @@ class Canvas:
                 token = slot.token
                 if token is None:
                     of_hole[at] = self.vocabulary.allowed(forced, hole.one_line)
-                    token = best(len(biases) + at, of_hole[at])
+                    token = best(len(found) + at, of_hole[at])
                 if token is None:
                     break
                 forced = forced[len(self.piece(token)) :]
-            biases += of_hole
-        return biases
+            found += of_hole
+        return found
 
     @property
     def ruled(self) -> bool:
         """True if any hole has a grammar."""
         return any(hole.grammar is not None for hole in self.holes)
 
-    def _whole(self, number: int, slots: Sequence[Slot], logits: Tensor) -> Tensor:
+    def _whole(self, number: int, slots: Sequence[Slot], scores: Scores) -> Scores:
         hole, after = self.holes[number], b"".join(map(self.piece, self.fixed_after(number)))
         assert hole.grammar is not None
-        logits = self.vocabulary.ending(logits, after, hole.one_line)
+        scores = self.vocabulary.ending(scores, after, hole.one_line)
         held = [slot.token for slot in slots]
         known = [slot.draft if slot.token is None else slot.token for slot in slots]
         assert None not in known, "`draft_shortest` has drafted"
         best = hole.grammar.best(
             hole.state,
-            logits.log_softmax(-1),
+            scores,
             held,
             [token for token in known if token is not None],
             len(hole.forced),
             self.vocabulary.null_id,
         )
-        tokens = torch.tensor(best, device=logits.device)[:, None]
-        level = logits.gather(1, tokens)
-        return logits.masked_fill(logits >= level - NEAR, -torch.inf).scatter(1, tokens, level)
+        assert best is not None, "what is known is a whole fill"
+        return scores.bounded(best, NEAR)
 
     def whole(self) -> bool:
         """True if the best tokens of every hole begin with its forced text and go on. Too few slots cannot."""
@@ -368,7 +371,7 @@ class Canvas:
             parts += piece
             flags += bytes([slot.locked]) * len(piece)
         probs = [probability for piece, probability in pieces if piece]
-        sure = float(torch.tensor(probs or [0.0]).clamp_min(1e-9).log().mean().exp())
+        sure = math.exp(length.mean(length.logs(probs or [0.0])))
         still_open = sum(s.token is None for s in slots)
         if not parts.startswith(self.holes[number].forced):
             return Fill(text="", open=still_open)

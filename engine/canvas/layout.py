@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, HoleState, Slot
+from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
 from caesura.engine.canvas.healing import heal
 from caesura.engine.canvas.prompts import prompt
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.models import Model
+from caesura.engine.model import MAX_ROWS, Model
 from caesura.wire import MAX_SLOTS, Hole, Impossible, Infill, Json, Pattern, Text
 
 SLOTS = 16  # open slots of a hole at the start; a canvas that does not end grows
@@ -52,10 +52,12 @@ def lay(model: Model, vocabulary: Vocabulary, job: Infill, slots: int) -> Layout
         raise Impossible(f"The holes are too far apart: {len(layout)} tokens lie between them, and {MAX_ROWS} fit.")
     shown = prompt(model, stable, suffix, job.neighbours, name=job.prompt, language=job.language)
     rows = [*shown.opening, *shown.before]
-    cut = len(rows) - (min(model.tail, len(shown.before)) or min(model.tail, 1))
-    cut -= cut % model.block_size  # the context is whole blocks
-    head = shown.head[: model.head]
-    if not head and model.ends:  # no suffix: a line ends with a line break, and the model decides where a block ends
+    cut = len(rows) - (min(model.spec.tail, len(shown.before)) or min(model.spec.tail, 1))
+    cut -= cut % model.spec.block_size  # the context is whole blocks
+    head = shown.head[: model.spec.head]
+    if (
+        not head and model.spec.ends
+    ):  # no suffix: a line ends with a line break, and the model decides where a block ends
         head = encode("\n") if holes[-1].one_line else []
         holes[-1].last = not head and holes[-1].grammar is None
     return Layout(rows[:cut], Canvas(rows[cut:], layout, head + shown.closing, holes, vocabulary))

@@ -14,21 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from caesura.engine.canvas.turns import turns_of
-from caesura.engine.models import Model
+from caesura.engine.model import Model
+from caesura.engine.tokens.fim import fim_tokens
 from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.tokens.turns import turns_of
 from caesura.wire import Impossible, Neighbour
 
 SUFFIX = 3  # the suffix gets at most 1/SUFFIX of the model's context,
 NEIGHBOURS = 4  # and the neighbours at most 1/NEIGHBOURS of the rest
 WORDY = 8  # assumed most code points of a token: text too long for its room by this measure is cut before tokenising
 RULE = "\n\n----------\n\n"
-SEPARATORS = ("<|file_sep|>", "<file_sep>")  # between two files of one repository, as code models were trained
-# Before the prefix, before the suffix, before the middle: Qwen; StarCoder and its kin.
-FIM = (
-    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-)
 FOLLOWS, BESIDE = "The text behind the cursor:\n", "Related text of other files:\n\n"
 TASK = (
     "Write the text that stands before the cursor, and go on to where the text behind the cursor begins."
@@ -62,12 +57,12 @@ def prompt(
 ) -> Prompt:
     """Show as much of a job as fits the model's context, in the format `name` or the model's own. Raises Impossible,
     with one sentence, for an unknown format or one that needs tokens the model lacks."""
-    name = name or model.prompt
+    name = name or model.spec.prompt
     found = FORMATS.get(name)
     if found is None:
         raise Impossible(f"There is no prompt format named {name!r}; there are {', '.join(FORMATS)}.")
-    if not (found in (inline, chat, chat_fence) if model.visibility == "full" else found is not inline):
-        usual = f"The model {model.name} is shown a gap as {model.prompt}"
+    if not (found in (inline, chat, chat_fence) if model.spec.visibility == "full" else found is not inline):
+        usual = f"The model {model.name} is shown a gap as {model.spec.prompt}"
         raise Impossible(f"{usual}; the prompt format {name} is for models that see it another way.")
     return found(model, prefix, suffix, neighbours, language)
 
@@ -75,9 +70,9 @@ def prompt(
 def inline(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
     """`[neighbours][prefix]` the hole `[suffix]`, between the tokens that a text begins and ends with: for models whose
     rows all see each other. A suffix that is cut does not end."""
-    after, beside, before = share(model, prefix, suffix, neighbours, len(model.start) + len(model.finish))
-    closing = [*model.finish] if whole(model, after, suffix) else []
-    return Prompt([], [*model.start, *beside, *before], after, closing)
+    after, beside, before = share(model, prefix, suffix, neighbours, len(model.spec.start) + len(model.spec.finish))
+    closing = [*model.spec.finish] if whole(model, after, suffix) else []
+    return Prompt([], [*model.spec.start, *beside, *before], after, closing)
 
 
 def whole(model: Model, after: list[int], suffix: str) -> bool:
@@ -87,12 +82,12 @@ def whole(model: Model, after: list[int], suffix: str) -> bool:
 
 def suffix_first(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
     """`[suffix] separator [neighbours][prefix]`, as training/examples.py has it."""
-    if not model.separator:
+    if not model.spec.separator:
         raise Impossible(
             f"The model {model.name} has no separator for the prompt format suffix_first; try fim or plain."
         )
-    after, beside, before = share(model, prefix, suffix, neighbours, len(model.start) + len(model.separator))
-    return Prompt([*model.start, *after, *model.separator], beside + before, after)
+    after, beside, before = share(model, prefix, suffix, neighbours, len(model.spec.start) + len(model.spec.separator))
+    return Prompt([*model.spec.start, *after, *model.spec.separator], beside + before, after)
 
 
 def fim(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
@@ -102,20 +97,14 @@ def fim(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour],
     if not known:
         raise Impossible(f"The model {model.name} has no tokens for fill-in-the-middle; try plain.")
     first, second, middle = known
-    after, beside, before = share(model, prefix, suffix, neighbours, len(model.start) + len(known))
-    return Prompt([*model.start, first, second, *after, middle], beside + before, after)
-
-
-def fim_tokens(tokenizer: Tokenizer) -> list[int]:
-    """Ids of the first row of FIM whose three tokens the tokenizer has; empty if there is none."""
-    rows = ([tokenizer.find(token) for token in row] for row in FIM)
-    return next(([i for i in row if i is not None] for row in rows if None not in row), [])
+    after, beside, before = share(model, prefix, suffix, neighbours, len(model.spec.start) + len(known))
+    return Prompt([*model.spec.start, first, second, *after, middle], beside + before, after)
 
 
 def plain(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
     """`[bos][suffix] a ruled line [neighbours][prefix]`: text without turns, as before any chat training."""
     gemma = model.tokenizer.find("<bos>")
-    first, rule = [*model.start] if gemma is None else [gemma], model.tokenizer.encode(RULE)
+    first, rule = [*model.spec.start] if gemma is None else [gemma], model.tokenizer.encode(RULE)
     after, beside, before = share(model, prefix, suffix, neighbours, len(first) + len(rule))
     return Prompt([*first, *after, *rule, *beside], before, after)
 
@@ -135,18 +124,18 @@ def chat_fence(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neig
 
 def asked(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], opened: str, closed: str) -> Prompt:
     """The prompt in the turns of the model's template; code begins with `opened` and ends with `closed`."""
-    found, full = turns_of(model.tokenizer), model.visibility == "full"
+    found, full = turns_of(model.tokenizer), model.spec.visibility == "full"
     if found is None:
-        raise Impossible(f"The model {model.name} has no tokens for the turns of a chat; try {model.prompt}.")
+        raise Impossible(f"The model {model.name} has no tokens for the turns of a chat; try {model.spec.prompt}.")
     begun, behind, task = f"{found.before}{FOLLOWS}{opened}", f"{closed}\n\n", TASK
     if full:
         begun, behind, task = found.before, closed + found.end, WHOLE
     encode = partial(found.encode, model.tokenizer)
     first, ended, related, last = map(encode, (begun, behind, BESIDE, f"{task}{found.behind}{opened}"))
-    own, limit = len(first) + len(ended) + len(related) + len(last), model.max_context
+    own, limit = len(first) + len(ended) + len(related) + len(last), model.spec.max_context
     if own + limit // SUFFIX > limit:
         few = f"The context of {model.name} has {limit} tokens, too few for the {own} that a chat takes by itself"
-        raise Impossible(f"{few}; try {model.prompt}.")
+        raise Impossible(f"{few}; try {model.spec.prompt}.")
     after, beside, before = share(model, prefix, suffix, neighbours, own)
     shown = related + beside if beside else []
     if full:
@@ -162,7 +151,7 @@ def share(
 ) -> tuple[list[int], list[int], list[int]]:
     """Suffix, neighbours and prefix in tokens, as far as they fit next to a format's `own` tokens. The prefix gets the
     room that suffix and neighbours leave; its start is cut."""
-    encode, limit = model.tokenizer.encode, model.max_context
+    encode, limit = model.tokenizer.encode, model.spec.max_context
     after = encode(suffix[: limit * WORDY])[: limit // SUFFIX]
     room = limit - len(after) - own
     beside = fitting_neighbours(model.tokenizer, neighbours, room // NEIGHBOURS)

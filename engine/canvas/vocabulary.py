@@ -4,47 +4,45 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from caesura.engine.canvas.pieces import is_whole, one_line
 from caesura.engine.grammar.constraint import Grammar, load
 from caesura.engine.grammar.tokens import Tree
-from caesura.engine.models import Model
+from caesura.engine.model import Model
+from caesura.engine.scores import Allowed, Bools, Scores
 from caesura.recent import Recent
 from caesura.wire import Impossible, Json, Pattern
 
-BIASES = 8 << 20  # bytes of biases kept
+SETS = 8 << 20  # bytes of sets kept, by what a device may add to each: a bias of four bytes a token
 GRAMMARS = 24 << 20  # bytes of grammars kept, with what is known of them
 CROSSED = 16  # bytes after a hole into which a token may cross
 SUFFIXES = 32  # texts after a hole whose crossing tokens are kept, 0.2 MiB each: a job has one for each hole
 
 
 class Vocabulary:
-    """Which tokens may stand where, as additive float biases over the columns of the logits (0 or -inf)."""
+    """Which tokens may stand where, as sets over the columns of the logits."""
 
     def __init__(self, model: Model) -> None:
         self.pieces, self._encode = model.tokenizer.pieces, model.tokenizer.encode
-        self.null_id, self.ends, self.size = model.null_id, model.ends, model.width
-        self.expand_id = model.expand_id
+        self.null_id, self.ends, self.size = model.spec.null_id, model.spec.ends, model.width
+        self.expand_id = model.spec.expand_id
         self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
         self._numbers = dict(self._sorted)
         self._crossings = lru_cache(maxsize=SUFFIXES)(self._crossing)
-        self.device = model.device  # of biases and of token ids, as of the logits
-        self._nothing = torch.full((self.size,), -torch.inf)
-        self._order = torch.tensor([number for _, number in self._sorted])
+        self._nothing = np.zeros(self.size, np.bool_)
+        self._order = np.array([number for _, number in self._sorted], np.int64)
         # The end of the last line break in each of them, in bytes; 0 without one.
         broken = [1 + max(piece.rfind(b"\n"), piece.rfind(b"\r")) for piece, _ in self._sorted]
-        self._broken = torch.tensor(broken)
-        self._any = self._but(self._order, self._nothing)
-        self._any_of_line = self._but(self._order[self._broken > 0], self._any, -torch.inf)
-        self.anything = torch.zeros(self.size, device=self.device)
-        for bias in (self._any, self._any_of_line):
+        self._broken = np.array(broken, np.int64)
+        self._any = _but(self._nothing, self._order)
+        self._any_of_line = _but(self._any, self._order[self._broken > 0], False)
+        self.anything = Allowed(~self._nothing)
+        for has in (self._any, self._any_of_line):
             if self.null_id is not None:
-                bias[self.null_id] = 0.0
-        kept = lru_cache(maxsize=max(8, min(512, BIASES // (4 * self.size))))
-        self._biases = kept(self._bias)
-        self.allowed = kept(self._allowed)
+                has[self.null_id] = True
+        self.allowed = lru_cache(maxsize=max(8, min(512, SETS // (4 * self.size))))(self._allowed)
         self._grammars = Recent[tuple[Json | Pattern, tuple[str, ...]], Grammar | str](GRAMMARS, _grammar_bytes)
 
     @cached_property
@@ -101,64 +99,56 @@ class Vocabulary:
     def _by_end(self) -> list[int]:
         return sorted((number for _, number in self._sorted), key=[piece[::-1] for piece in self.pieces].__getitem__)
 
-    def ending(self, logits: Tensor, after: bytes, of_line: bool) -> Tensor:
-        """Logits [slots, width] for a hole that must end before the text `after` it: the probability of each token
-        that crosses into that text is added to the token of its part before it."""
+    def ending(self, scores: Scores, after: bytes, of_line: bool) -> Scores:
+        """Scores of slots for a hole that must end before the text `after` it: the probability of each token that
+        crosses into that text is added to the token of its part before it."""
         crossing = self.crossing(after, of_line)
         cuts = [(n, self._numbers.get(self.pieces[n][:at])) for n, some in crossing.items() for at in some]
-        across = torch.tensor([cut for cut in cuts if cut[1] is not None], dtype=torch.int64, device=logits.device)
-        if not len(across):
-            return logits
-        chances = logits.softmax(-1)
-        return chances.index_add(1, across[:, 1], chances[:, across[:, 0]]).log()
+        pairs = [(token, own) for token, own in cuts if own is not None]
+        return scores.merged(pairs) if pairs else scores
 
     @cached_property
-    def line_ends(self) -> Tensor:
+    def line_ends(self) -> list[int]:
         """Ids of tokens that begin with a line break, and of the end-of-text specials."""
-        return torch.tensor([i for i, p in enumerate(self.pieces) if p[:1] in (b"\n", b"\r", b"")])
+        return [i for i, p in enumerate(self.pieces) if p[:1] in (b"\n", b"\r", b"")]
 
     @cached_property
-    def stops(self) -> Tensor:
+    def stops(self) -> list[int]:
         """Ids of the tokens with which a text ends."""
-        return torch.tensor(sorted(self.ends), dtype=torch.int64, device=self.device)
+        return sorted(self.ends)
 
     @cached_property
-    def may_end(self) -> Tensor:
-        """The bias for a hole with nothing after it: as `allowed`, and the text may end."""
-        return self._but(sorted(self.ends), self._any).to(self.device)
+    def may_end(self) -> Allowed:
+        """The set for a hole with nothing after it: as `allowed`, and the text may end."""
+        return Allowed(_but(self._any, self.stops))
 
-    def permits(self, token: int, pending: bytes, of_line: bool) -> bool:
-        """True if `allowed` has 0 for a token."""
-        return bool(self._biases(pending, of_line)[token] == 0)
-
-    def _allowed(self, pending: bytes, of_line: bool, expands: bool = False) -> Tensor:
-        """Bias [size] for a slot that still has to produce `pending` first; `of_line` forbids line breaks after it. If
-        `pending` ends with indentation, the token does not deepen it. With nothing pending a slot that `expands` may
-        become two."""
-        return self._biases(pending, of_line, expands).to(self.device)
-
-    def _bias(self, pending: bytes, of_line: bool, expands: bool = False) -> Tensor:
-        """The same on the CPU, where single tokens are looked up."""
+    def _allowed(self, pending: bytes, of_line: bool, expands: bool = False) -> Allowed:
+        """The tokens [size] for a slot that still has to produce `pending` first; `of_line` forbids line breaks after
+        it. If `pending` ends with indentation, the token does not deepen it. With nothing pending a slot that `expands`
+        may become two."""
         if not pending:
             free = self._any_of_line if of_line else self._any
-            return self._but([self.expand_id], free) if expands and self.expand_id is not None else free
+            return Allowed(_but(free, [self.expand_id]) if expands and self.expand_id is not None else free)
         parts = [pending[:size] for size in range(1, len(pending))]
-        bias = self._but([self._numbers[part] for part in parts if part in self._numbers], self._nothing)
+        has = _but(self._nothing, [self._numbers[part] for part in parts if part in self._numbers])
         whole = self._opening(pending)
-        bias[self._order[whole][self._broken[whole] <= len(pending)] if of_line else self._order[whole]] = 0.0
+        has[self._order[whole][self._broken[whole] <= len(pending)] if of_line else self._order[whole]] = True
         if pending.endswith((b" ", b"\t")):
             for blank in (b" ", b"\t"):
-                bias[self._order[self._opening(pending + blank)]] = -torch.inf
-        return bias
+                has[self._order[self._opening(pending + blank)]] = False
+        return Allowed(has)
 
     def _opening(self, start: bytes) -> slice:
         """The sorted tokens that begin with some bytes."""
         low = bisect_left(self._sorted, (start, -1))
         return slice(low, bisect_right(self._sorted, start, low, key=lambda pair: pair[0][: len(start)]))
 
-    def _but(self, tokens: Sequence[int] | Tensor, bias: Tensor, value: float = 0.0) -> Tensor:
-        """The bias with another value for some tokens."""
-        return bias.index_fill(0, torch.as_tensor(tokens, dtype=torch.int64), value)
+
+def _but(has: Bools, tokens: Sequence[int] | NDArray[np.int64], value: bool = True) -> Bools:
+    """The set with some tokens, or without them."""
+    found = has.copy()
+    found[np.asarray(tokens, np.int64)] = value
+    return found
 
 
 def _grammar_bytes(key: tuple[Json | Pattern, tuple[str, ...]], found: Grammar | str) -> int:

@@ -4,8 +4,7 @@ that, with the tree of the tokens, a `Grammar`.
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from caesura import wire
 from caesura.automata import regex
@@ -15,8 +14,10 @@ from caesura.engine.grammar.automaton import NEVER, Automaton, Configuration
 from caesura.engine.grammar.expressions import Regular, RuleSet
 from caesura.engine.grammar.solve import Gains, GrammarState, Graph, Trellis
 from caesura.engine.grammar.tokens import Tree, Walker
+from caesura.engine.scores import Allowed, Scores
+from caesura.engine.scores.host import HostScores
 
-BIASES = 64  # biases kept, two bytes a token
+SETS = 64  # sets kept of what may come next
 SIMPLE = 64  # tokens of a simple text, tried if the shortest is not sound
 DUPLICATES = 8  # duplicate keys that are replaced before falling back on a known fill
 
@@ -60,7 +61,7 @@ class Grammar:
         self._beginning = self._automaton.read([self._automaton.start], self._typed.encode())
         self._starts: dict[bytes, GrammarState] = {}
         self._open: dict[int, bool] = {}
-        self._allowed: dict[GrammarState, Tensor] = {}
+        self._allowed: dict[GrammarState, Allowed] = {}
         self._fills: dict[tuple[bytes, int], list[int] | None] = {}
         if not self._beginning or self.shortest(self.start(b"")) is None:
             raise wire.Impossible("Nothing can stand here that the schema, or the text around it, allows.")
@@ -71,7 +72,7 @@ class Grammar:
     @property
     def nbytes(self) -> int:
         """Bytes in use, with all that is cached."""
-        return self.graph.nbytes + sum(bias.nbytes for bias in self._allowed.values())
+        return self.graph.nbytes + sum(some.nbytes for some in self._allowed.values())
 
     def _accepts(self, config: Configuration) -> bool:
         return any(map(self._automaton.ends, self._automaton.read([config], self._then.encode())))
@@ -101,16 +102,15 @@ class Grammar:
         """True if the hole may end here."""
         return any(map(self.graph.ends, state))
 
-    def bias(self, state: GrammarState, width: int) -> Tensor:
-        """0 for each token that may come next, else -inf, [width]."""
-        bias = self._allowed.get(state)
-        if bias is None or len(bias) != width:
-            bias = torch.full((width,), -torch.inf, dtype=torch.bfloat16)
-            bias[torch.from_numpy(self.graph.tokens(state, self._leads))] = 0.0
-            if len(self._allowed) >= BIASES:
+    def allowed(self, state: GrammarState, width: int) -> Allowed:
+        """The tokens, out of `width`, that may come next."""
+        allowed = self._allowed.get(state)
+        if allowed is None or allowed.width != width:
+            allowed = Allowed.of(width, self.graph.tokens(state, self._leads))
+            if len(self._allowed) >= SETS:
                 self._allowed.clear()
-            self._allowed[state] = bias
-        return bias.float()
+            self._allowed[state] = allowed
+        return allowed
 
     def shortest(self, state: GrammarState) -> bytes | None:
         """The shortest text that ends the hole from here."""
@@ -134,9 +134,10 @@ class Grammar:
         if self.sound(own + shortest, whole=True):
             return shortest
         null = len(self._pieces)
-        logp = (-1 - 3 * Draws(0).uniform(DrawStream.TABLE, SIMPLE, null + 1)).float()
-        logp[:, null] = 0.0
-        fill = Trellis(self.graph, state, Gains(logp, self.graph.walker.sets), [None] * SIMPLE, [], null)
+        logits = (-1 - 3 * np.asarray(Draws(0).uniform(DrawStream.TABLE, SIMPLE, null + 1))).astype(np.float32)
+        logits[:, null] = 0.0
+        gains = Gains(HostScores(logits), self.graph.walker.sets)
+        fill = Trellis(self.graph, state, gains, [None] * SIMPLE, [], null)
         tokens = self._sound_fill(fill, 0, own, on=True)
         return shortest if tokens is None else b"".join(self._pieces[t] for t in tokens if t != null)
 
@@ -158,7 +159,7 @@ class Grammar:
     def best(
         self,
         state: GrammarState,
-        logp: Tensor,
+        scores: Scores,
         held: Sequence[int | None],
         known: Sequence[int],
         skip: int,
@@ -166,16 +167,16 @@ class Grammar:
     ) -> list[int] | None:
         """The most probable whole fill: a token for every slot, null for those that write nothing.
 
-        `logp` is [slots, width]; `held` are the decided slots' tokens; `known` is a fill that agrees with them, or
-        empty. The first `skip` bytes are not the hole's own. None if no whole fill has that many slots.
+        `scores` have a row for each slot; `held` are the decided slots' tokens; `known` is a fill that agrees with
+        them, or empty. The first `skip` bytes are not the hole's own. None if no whole fill has that many slots.
         """
-        fill = Trellis(self.graph, state, Gains(logp, self.graph.walker.sets), held, known, null)
+        fill = Trellis(self.graph, state, Gains(scores, self.graph.walker.sets), held, known, null)
         return self._sound_fill(fill, skip) or list(known) or None
 
     def any(self, forced: bytes, slots: int, width: int) -> list[int] | None:
         """Some fill of exactly `slots` tokens, out of `width`, after `forced`."""
         if (forced, slots) not in self._fills:
-            gains = Gains(torch.zeros(slots, width), self.graph.walker.sets)
+            gains = Gains(HostScores(np.zeros((slots, width), np.float32)), self.graph.walker.sets)
             fill = Trellis(self.graph, self.start(forced), gains, [None] * slots, [], None)
             self._fills[forced, slots] = self._sound_fill(fill, len(forced))
         return self._fills[forced, slots]

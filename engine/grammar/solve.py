@@ -8,23 +8,18 @@ those of a known path: so an answer exists if such a path does.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from caesura.engine.grammar.automaton import Configuration
 from caesura.engine.grammar.tokens import Ints, Walker, distinct, doubled, spread
+from caesura.engine.scores import Floats, Scores, told
 
-Floats = NDArray[np.float32]
 GrammarState = tuple[int, ...]  # the numbers of all possible configurations, ascending
 
 BEAM = 256
 CONFIG = 1000  # bytes of a configuration with all that is cached for it, without token sets
-LARGE = 32_768  # tokens of a set above which it is not searched if it has one of the `LIKELY` best
-LIKELY = 64
 
 
 class Graph:
@@ -112,13 +107,11 @@ class Graph:
 
 
 class Gains:
-    """The value of a token set in each slot: its greatest log-probability in `logp` [slots, width]."""
+    """The value of a token set in each slot: its greatest log-probability in `scores`, which have a row a slot."""
 
-    def __init__(self, logp: Tensor, sets: Sequence[Ints]) -> None:
-        self.logp = logp
-        self._columns = logp.T.contiguous()  # a set's rows lie together
-        self._sets = sets
-        self._known = np.zeros((0, len(logp)), np.float32)  # [sets, slots]
+    def __init__(self, scores: Scores, sets: Sequence[Ints]) -> None:
+        self.scores, self._sets = scores, sets
+        self._known = np.zeros((0, scores.rows), np.float32)  # [sets, slots]
         self._have = np.zeros(0, bool)
         self.banned: dict[int, set[int]] = {}  # tokens by slot
         self._left: dict[tuple[int, int, int], float] = {}
@@ -131,15 +124,21 @@ class Gains:
             self._have = np.concatenate((self._have, np.zeros(more, bool)))
         missing = distinct(sets[~self._have[sets]])
         if len(missing):
-            best = [self._greatest(number) for number in missing.tolist()]
-            self._known[missing] = torch.stack(best).cpu().numpy()
+            (self._known[missing],) = told(self.scores.greatest([self._sets[number] for number in missing.tolist()]))
             self._have[missing] = True
         gains: Floats = self._known[sets, slot]
-        if banned := self.banned.get(slot):
-            lost = self.logp[slot, torch.tensor(sorted(banned))].cpu().numpy()
+        if banned := sorted(self.banned.get(slot, ())):
+            (lost,) = told(self.scores.logp([slot] * len(banned), banned))
             for number in distinct(sets[np.isin(gains, lost)]).tolist():  # the best token of all others is not banned
                 gains[sets == number] = self._allowed(slot, number, len(banned))
         return gains
+
+    def of_token(self, token: int) -> Floats:
+        """The log-probability of a token in each slot."""
+        slots = range(self.scores.rows)
+        (found,) = told(self.scores.logp(slots, [token] * len(slots)))
+        values: Floats = found
+        return values
 
     def _allowed(self, slot: int, number: int, count: int) -> float:
         """The value of a set without the `count` tokens banned so far; a banned token stays banned."""
@@ -148,29 +147,6 @@ class Gains:
             self._left[key] = self.best(slot, number)[1]
         return self._left[key]
 
-    def _greatest(self, number: int) -> Tensor:
-        """[slots]"""
-        tokens = self._index(number)
-        if len(tokens) <= LARGE:
-            return self._columns[tokens].amax(0)
-        values, likely = self._likely
-        among = torch.zeros(self.logp.shape[1], dtype=torch.bool, device=tokens.device).index_fill(0, tokens, True)
-        found = among[likely]
-        best = values.gather(1, found.int().argmax(1, keepdim=True))[:, 0]
-        none = ~found.any(1)
-        if none.any():
-            best[none] = self._columns[:, none][tokens].amax(0)
-        return best
-
-    @cached_property
-    def _likely(self) -> tuple[Tensor, Tensor]:
-        """The most probable tokens of each slot, descending; a large set usually has one of them as its best."""
-        values, tokens = self.logp.topk(min(LIKELY, self.logp.shape[1]))
-        return values, tokens
-
-    def _index(self, number: int) -> Tensor:
-        return torch.from_numpy(self._sets[number]).to(self.logp.device)
-
     def best(self, slot: int, number: int) -> tuple[int, float]:
         """The best token of a set, and its value."""
         tokens = self._sets[number]
@@ -178,9 +154,8 @@ class Gains:
             tokens = tokens[~np.isin(tokens, list(self.banned[slot]))]
             if not len(tokens):
                 return -1, -np.inf
-        values = self.logp[slot, torch.from_numpy(tokens).to(self.logp.device)]
-        at = int(values.argmax())
-        return int(tokens[at]), float(values[at])
+        (best,) = told(self.scores.part(slot, slot + 1).best(1, among=tokens))
+        return int(best.ids[0, 0]), float(best.logp[0, 0])
 
 
 @dataclass(eq=False)
@@ -201,6 +176,7 @@ class Trellis:
         for token in self.known:
             path.append(path[-1] if token == self.null else self.graph.after(path[-1], token))
         self._path = path
+        self._empty = None if self.null is None else self.gains.of_token(self.null)
         first = np.array(self.start, np.int64)
         self.layers.append((first, np.zeros(len(first), np.float32)))
 
@@ -240,9 +216,9 @@ class Trellis:
             source, sets, targets = source[kept], sets[kept], targets[kept]
             return numbers[source], sets, targets, scores[source]
         gained = scores[source] + self.gains.of(slot, sets)
-        if self.null is None:
+        if self._empty is None:
             return numbers[source], sets, targets, gained
-        empty = scores + np.float32(self.gains.logp[slot, self.null])
+        empty = scores + self._empty[slot]
         return (
             np.concatenate((numbers[source], numbers)),
             np.concatenate((sets, np.full(len(numbers), -1))),

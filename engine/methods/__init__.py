@@ -17,7 +17,7 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.wire import Fill, Infill, StopReason, Tokens
 
 
@@ -73,7 +73,9 @@ def chosen(job: Infill, model: Model) -> tuple[str, str | None]:
     name a method as the sampler."""
     if job.method is None and job.sampler in names():
         return job.sampler, None
-    of_canvas = model.noise.method if job.sampler is not None and model.noise is not None else model.method
+    of_canvas = (
+        model.spec.noise.method if job.sampler is not None and model.spec.noise is not None else model.spec.method
+    )
     return job.method or of_canvas, job.sampler
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from caesura.engine.canvas.canvas import Canvas
-from caesura.engine.models import Model, Run
+from caesura.engine.model import Model, Run
 
 EVERY = 8  # steps for each forward of all rows
 CHANGED = 0.5  # share of the slots; after so many changes there is another
@@ -96,8 +96,8 @@ class Flanks:
 
 def frozen(model: Model, canvas: Canvas) -> Flanks | None:
     """The flanks of a job, if they are worth it."""
-    flanks = Flanks(max(LEAST, model.radius), model.shift)
-    return flanks if model.radius and WORTH * flanks.rows(canvas) <= canvas.rows else None
+    flanks = Flanks(max(LEAST, model.spec.radius), model.spec.shift)
+    return flanks if model.spec.radius and WORTH * flanks.rows(canvas) <= canvas.rows else None
 
 
 def narrowed(model: Model, runs: Sequence[Run], canvases: Sequence[tuple[Flanks | None, Canvas]]) -> list[Run]:

@@ -1,18 +1,18 @@
-"""The step that canvases of absorbing noise and token trees share: one forward gives the canvases logits and the trees
-log-probabilities."""
+"""The step that canvases of absorbing noise and token trees share: one forward scores the rows of all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Protocol, cast
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.methods._flanks import Flanks, narrowed
-from caesura.engine.models import Drafter, Model, Run, Verifier
+from caesura.engine.model import Drafter, Model, Run, Verifier
 from caesura.engine.noise import Absorbing
+from caesura.engine.scores import Bools, Scores, told
 
 if TYPE_CHECKING:
     from caesura.engine.methods.verify.search import Search
@@ -24,13 +24,13 @@ class Pass:
 
     ids: list[int]
     positions: list[int]
-    mask: Tensor
+    mask: Bools
 
 
 class Asking(Protocol):
     """A filling with rows in a forward: those of its canvas if it `drafts`, of its `search`, or both. The first forward
-    also reads `fresh` context. `hidden` rows of the canvas are masked. Logits are those of the slots, then of the
-    hidden rows, then of one shadow for each row of `shadowed`."""
+    also reads `fresh` context. `hidden` rows of the canvas are masked. It is scored at the slots, then at the hidden
+    rows, then at one shadow for each row of `shadowed`."""
 
     fresh: Sequence[int]
     finite: bool
@@ -50,8 +50,8 @@ class Asking(Protocol):
     @property
     def search(self) -> "Search | None": ...
 
-    def decide(self, model: Model, logits: Tensor) -> None:
-        """Take over the logits of the canvas, [slots, hidden rows and shadows, width]."""
+    def decide(self, model: Model, scores: Scores) -> None:
+        """Take over the scores of the canvas: slots, hidden rows and shadows."""
 
     def close(self) -> None:
         """End the step."""
@@ -62,20 +62,18 @@ def advance(model: Model, fillings: Sequence[Asking]) -> None:
     the search's first forward; the next forward scores its draft."""
     drafting = [w for w in fillings if w.drafts]
     searching = [w for w in fillings if w.search is not None]
-    for w, logits in zip(drafting, forward(model, drafting, searching), strict=True):
-        w.decide(model, logits)
+    for w, scores in zip(drafting, forward(model, drafting, searching), strict=True):
+        w.decide(model, scores)
     for w in fillings:
         w.close()
 
 
-def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = ()) -> tuple[Tensor, ...]:
-    """Returns the logits of each canvas, [slots, hidden rows and shadows, width], on the model's device; searches
-    receive what they need of theirs."""
+def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = ()) -> list[Scores]:
+    """Returns the scores of each canvas: slots, hidden rows and shadows; searches receive what they need of theirs."""
     canvases = narrowed(model, runs(model, work), [(w.flanks, w.canvas) for w in work])
     rows = [len(run.wanted or ()) for run in canvases]
     if not searching:
-        parts: tuple[Tensor, ...] = model.denoise(canvases).split(rows)
-        return parts
+        return split(model.denoise(canvases), rows)
     if model.drafter is not None:
         draft(model.drafter, searching)
     searches = [w.search for w in searching if w.search is not None]
@@ -84,13 +82,18 @@ def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = 
     for w in searching:
         w.fresh = ()
     verifier = cast(Verifier, model)  # the scheduler refuses jobs that other families cannot verify
-    judged, logits = verifier.forward(trees, canvases)
-    scored = judged.log_softmax(-1).split([len(p.ids) for p in plans])
-    read = on_host(*(search.read(logp) for search, logp in zip(searches, scored, strict=True)))
-    for w, search, told in zip(searching, searches, read, strict=True):
-        w.finite = search.receive(told.tolist())
-    parts = logits.split(rows)
-    return parts
+    judged, drawn = verifier.forward(trees, canvases)
+    parts = split(judged, [len(p.ids) for p in plans])
+    asked = [search.read(part) for search, part in zip(searches, parts, strict=True)]
+    answers = iter(told(*chain.from_iterable(asked)))
+    for w, search, questions in zip(searching, searches, asked, strict=True):
+        w.finite = search.receive([next(answers) for _ in questions])
+    return split(drawn, rows)
+
+
+def split(scores: Scores, counts: Sequence[int]) -> list[Scores]:
+    """So many rows each, in order."""
+    return [scores.part(first, end) for first, end in pairwise(accumulate(counts, initial=0))]
 
 
 def draft(model: Drafter, searching: Sequence[Asking]) -> None:
@@ -99,19 +102,8 @@ def draft(model: Drafter, searching: Sequence[Asking]) -> None:
     if not asking:
         return
     tokens, probabilities = model.draft([Run(kv, rows.ids, rows.positions, rows.mask) for kv, _, rows in asking])
-    guessed = zip(asking, *(part.tolist() for part in on_host(tokens, probabilities)), strict=True)
-    for (_, search, _), chain, chances in guessed:
-        search.take_draft(chain, chances)
-
-
-def on_host(*parts: Tensor) -> tuple[Tensor, ...]:
-    """Small results of a step on the CPU, as ids and float32: in one copy, so that the step waits for the GPU once. The
-    logits stay there: 40 rows of Qwen's vocabulary are 24 MB."""
-    if not parts[0].is_cuda:
-        return parts
-    copied = torch.cat([part.flatten() for part in parts]).float().cpu()  # float32 holds every id
-    split = zip(copied.split([part.numel() for part in parts]), parts, strict=True)
-    return tuple(numbers.view(part.shape).to(part.dtype) for numbers, part in split)
+    for (_, search, _), guessed, chances in zip(asking, tokens.tolist(), probabilities.tolist(), strict=True):
+        search.take_draft(guessed, chances)
 
 
 def runs(model: Model, work: Sequence[Asking]) -> list[Run]:
@@ -119,11 +111,11 @@ def runs(model: Model, work: Sequence[Asking]) -> list[Run]:
     found = []
     fresh = {id(w.kv): len(w.fresh) for w in work if w.fresh}
     for w in work:
-        assert isinstance(model.noise, Absorbing), "a model without a canvas has only a search"
+        assert isinstance(model.spec.noise, Absorbing), "a model without a canvas has only a search"
         slots, hidden = w.canvas.slot_rows(), list(w.hidden)
-        ids = w.canvas.ids([model.noise.mask_id] * len(slots))
+        ids = w.canvas.ids([model.spec.noise.mask_id] * len(slots))
         for row in hidden:
-            ids[row] = model.noise.mask_id
+            ids[row] = model.spec.noise.mask_id
         at = len(w.kv.ids) + fresh.get(id(w.kv), 0)
         run = Run(w.kv, ids, range(at, at + len(ids)), None, slots + hidden, w.fresh)
         found.append(with_shadows(model, run, w.shadowed) if w.shadowed else run)
@@ -134,12 +126,12 @@ def runs(model: Model, work: Sequence[Asking]) -> list[Run]:
 def with_shadows(model: Model, run: Run, rows: Sequence[int]) -> Run:
     """A run with a shadow of each of some rows: it has the place of that row, or of the one that predicts it, and sees
     all shadows and all rows but that one; no row sees a shadow (Hong et al. 2025, WINO)."""
-    assert isinstance(model.noise, Absorbing)
+    assert isinstance(model.spec.noise, Absorbing)
     assert run.wanted is not None
-    count, more, shift = len(run.ids), len(rows), model.shift
-    seen = torch.ones(count + more, count + more, dtype=torch.bool)
+    count, more, shift = len(run.ids), len(rows), model.spec.shift
+    seen = np.ones((count + more, count + more), np.bool_)
     seen[:count, count:] = seen[range(count, count + more), rows] = False
-    ids = [run.ids[max(0, row - 1)] if shift else model.noise.mask_id for row in rows]
+    ids = [run.ids[max(0, row - 1)] if shift else model.spec.noise.mask_id for row in rows]
     positions = [run.positions[max(0, row - shift)] for row in rows]
     wanted = range(count + shift, count + shift + more)
     return replace(

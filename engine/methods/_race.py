@@ -12,7 +12,7 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.draws import Draws
 from caesura.engine.methods import shown
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.wire import Fill, Impossible, Infill, StopReason, Tokens
 
 UNKNOWN = 8  # slots of a hole without a draft, next to one with a draft
@@ -150,7 +150,7 @@ def canvases(model: Model, job: Infill, canvas: Canvas, rows: Callable[[Canvas],
     forced = [encode(hole.forced.decode()) for hole in canvas.holes]
     texts = zip(canvas.holes, job.draft or (), strict=False)
     drafts = [encode(hole.forced.decode() + text) if text else [] for hole, text in texts]
-    return starters(canvas, [len(tokens) for tokens in forced], drafts, model.rows, rows)
+    return starters(canvas, [len(tokens) for tokens in forced], drafts, model.spec.rows, rows)
 
 
 def starters(

@@ -5,34 +5,34 @@ null token ends a hole, an expand token makes it longer; a model without them fi
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from caesura.engine import length
 from caesura.engine.cache import KV
-from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Slot
+from caesura.engine.canvas.canvas import Canvas, Slot
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.draws import Draws
 from caesura.engine.methods import Begin, _forward, _race, shown
 from caesura.engine.methods._flanks import Flanks, frozen
-from caesura.engine.methods._forward import on_host
+from caesura.engine.methods._forward import split
 from caesura.engine.methods._race import Race, Runner, every_row
-from caesura.engine.models import Model
+from caesura.engine.model import MAX_ROWS, Model
 from caesura.engine.noise import Absorbing
-from caesura.engine.samplers import CanvasSampler, Decision, Reading, Scores, statistics
+from caesura.engine.samplers import CanvasSampler, Decision, Reading
 from caesura.engine.samplers import begin as begin_sampler
+from caesura.engine.scores import Floats, Known, Reply, Scores, Statistics, told
 from caesura.wire import Fill, Infill, StopReason, Tokens
 
 STEPS = 48  # most steps of a canvas
 TRIAL = 1  # steps of every length
-UNLIKELY = 1e-9  # the least probability that is counted
 FEW = 8  # open slots at the start if slots expand, beyond healed start and draft; best of 4, 8, 12, 16 on a mini
 SEAM = 4  # rows after each hole whose likelihood shows how well its length fits
+NOTHING = Known(np.zeros(0, np.float32))
 
 
 @dataclass(eq=False)
@@ -41,7 +41,7 @@ class Denoising(Runner[CanvasSampler]):
     forward of a race, which hides them. Canvases of a race share their frozen `flanks`, if they have any."""
 
     flanks: Flanks | None = None
-    seams: Tensor = field(default_factory=lambda: torch.zeros(0))
+    seams: Sequence[float] = ()
 
     advance = staticmethod(_forward.advance)
     drafts = True
@@ -64,8 +64,8 @@ class Denoising(Runner[CanvasSampler]):
     def approximate(self) -> bool:
         return self.flanks is not None and self.flanks.approximate
 
-    def decide(self, model: Model, logits: Tensor) -> None:
-        decide(model, self, logits)
+    def decide(self, model: Model, scores: Scores) -> None:
+        decide(model, self, scores)
 
     def stop(self, steps: int) -> StopReason:
         return "steps" if steps >= self.of else "complete"
@@ -81,9 +81,11 @@ class Denoising(Runner[CanvasSampler]):
 
 
 def refusal(model: Model) -> str:
-    if model.visibility == "blocks":
+    if model.spec.visibility == "blocks":
         return f"The model {model.name} is denoised block by block; name the method blocks."
-    return "" if isinstance(model.noise, Absorbing) else f"The model {model.name} has no canvas of absorbing noise."
+    return (
+        "" if isinstance(model.spec.noise, Absorbing) else f"The model {model.name} has no canvas of absorbing noise."
+    )
 
 
 def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
@@ -99,7 +101,7 @@ def begin(
     fresh: Sequence[int],
     sampler: str | None = None,
 ) -> Denoising | Race:
-    canvas, accepts = opening(model, job, layout.canvas), begin_sampler(sampler or model.sampler)
+    canvas, accepts = opening(model, job, layout.canvas), begin_sampler(sampler or model.spec.sampler)
     flanks = None if accepts.checks else frozen(model, canvas)
     first = Denoising(canvas, kv, accepts, most_steps(canvas), job.seed, fresh, flanks=flanks)
     return fill(model, advance, job, first)
@@ -109,7 +111,7 @@ def fill(
     model: Model, advance: Callable[[Model, Sequence[Any]], None], job: Infill, first: Denoising
 ) -> Denoising | Race:
     """The canvas, or a race of canvases like it; `advance` is a step of races."""
-    if model.lengths != "race":
+    if model.spec.lengths != "race":
         lay_drafts(model, job, first.canvas)
         return first
     canvases = _race.canvases(model, job, first.canvas, first.flanks.rows if first.flanks is not None else every_row)
@@ -122,7 +124,7 @@ def fill(
 
 def opening(model: Model, job: Infill, canvas: Canvas) -> Canvas:
     """The canvas of the first step."""
-    return few(model, job, canvas) if model.lengths == "expand" else canvas
+    return few(model, job, canvas) if model.spec.lengths == "expand" else canvas
 
 
 def few(model: Model, job: Infill, canvas: Canvas) -> Canvas:
@@ -154,71 +156,61 @@ def lay_drafts(model: Model, job: Infill, canvas: Canvas) -> None:
             slot.shown = token
 
 
-def decide(model: Model, w: Denoising, logits: Tensor) -> None:
+def decide(model: Model, w: Denoising, scores: Scores) -> None:
     """Accept, take back, broadcast nulls, expand, grow, lock."""
-    slots, hidden, shadows = logits.split([len(w.canvas.slots), len(w.hidden), len(w.shadowed)])
+    slots, hidden, shadows = split(scores, [len(w.canvas.slots), len(w.hidden), len(w.shadowed)])
     more = seams(w.canvas, hidden), check(w.canvas, shadows)
-    scores, allowed, (near, checked) = look(model, w.canvas, slots, more, first=w.step == 0)
+    statistics, allowed, (near, checked) = look(model, w.canvas, slots, more, first=w.step == 0)
     if w.judged:
         judge(w, near)
     if w.judged and w.step < TRIAL:
         pass  # this step only found how well the length fits
-    elif model.null_id is not None and len(w.canvas.open()) == len(w.canvas.slots) and lengthen(w.canvas):
+    elif model.spec.null_id is not None and len(w.canvas.open()) == len(w.canvas.slots) and lengthen(w.canvas):
         pass  # this step only found that the canvas is too short
     else:
         held = w.canvas.revisable() if w.sampler.revises else [False] * len(w.canvas.slots)
-        seen = read(w.canvas.slots, held, scores, allowed, w.step, w.of, w.draws)
-        ratios = isinstance(model.noise, Absorbing) and model.noise.ratios
-        absorb(w, seen._replace(check=checked if len(checked) else None, ratios=ratios), model.null_id)
+        seen = read(w.canvas.slots, held, statistics, allowed, w.step, w.of, w.draws)
+        ratios = isinstance(model.spec.noise, Absorbing) and model.spec.noise.ratios
+        absorb(w, seen._replace(check=np.exp(checked) if len(checked) else None, ratios=ratios), model.spec.null_id)
 
 
-def judge(w: Denoising, near: Tensor) -> None:
+def judge(w: Denoising, near: Floats) -> None:
     """Score the length of a canvas. `near` are its seams, from its first forward only."""
     if len(near):
-        w.seams = near
+        w.seams = near.tolist()
     w.score = fit(w.canvas, w.seams)
 
 
-def seams(canvas: Canvas, hidden: Tensor) -> Tensor:
-    """Log-probabilities of the fixed rows after the holes, from their logits in a forward that hid them;
-    [0] if it hid none."""
-    if not len(hidden):
-        return hidden.new_empty(0)
-    return of_tokens(hidden.log_softmax(-1), [token for _, token in canvas.seams(SEAM)])
+def seams(canvas: Canvas, hidden: Scores) -> Reply[Floats]:
+    """Log-probabilities of the fixed rows after the holes, by their scores in a forward that hid them; [0] if it hid
+    none."""
+    return of_tokens(hidden, [token for _, token in canvas.seams(SEAM)]) if hidden.rows else NOTHING
 
 
-def of_tokens(rows: Tensor, tokens: Sequence[int]) -> Tensor:
-    """The value of a token in each row [n, width]."""
-    ids = torch.tensor(tokens, dtype=torch.int64).to(rows.device, non_blocking=True)
-    return rows.gather(1, ids[:, None])[:, 0]
+def of_tokens(scores: Scores, tokens: Sequence[int]) -> Reply[Floats]:
+    """The log-probability of a token in each row."""
+    return scores.logp(range(scores.rows), tokens)
 
 
-def fit(canvas: Canvas, seams: Tensor, weight: float = 1.0) -> float:
+def fit(canvas: Canvas, seams: Sequence[float], weight: float = 1.0) -> float:
     """How well the length of a canvas fits, by its best tokens and, with `weight`, the fixed rows after its holes."""
-    best = torch.tensor([slot.prob for slot in canvas.slots])
-    return length.score(best.clamp_min(UNLIKELY).log(), seams, weight) if canvas.whole() else -math.inf
+    if not canvas.whole():
+        return -math.inf
+    return length.score(length.logs(slot.prob for slot in canvas.slots), seams, weight)
 
 
 def look(
-    model: Model, canvas: Canvas, logits: Tensor, more: Sequence[Tensor] = (), *, first: bool
-) -> tuple[Scores, Tensor, Sequence[Tensor]]:
-    """Write a forward's statistics into the slots. Returns them, the logits with -inf for banned tokens, which stay on
-    their device, and `more` small results. After the first forward accept what the warm start had right."""
-    allowed = canvas.constrain(logits)
-    scores = statistics(allowed)
-    null = () if model.null_id is None else (beside(allowed, scores, model.null_id),)
-    token, prob, margin, entropy, *rest = on_host(*scores, *null, *more)
-    scores = Scores(token, prob, margin, entropy)
-    observe(canvas.slots, scores, rest[0] if null else None)
+    model: Model, canvas: Canvas, scores: Scores, more: Sequence[Reply[Floats]] = (), *, first: bool
+) -> tuple[Statistics, Scores, Sequence[Floats]]:
+    """Write a forward's statistics into the slots. Returns them, the scores of what is allowed in each slot, and what
+    `more` answers tell. After the first forward accept what the warm start had right."""
+    allowed, null = canvas.constrain(scores), model.spec.null_id
+    nulls = Known(None) if null is None else of_tokens(allowed, [null] * scores.rows)
+    statistics, p_null, *rest = told(allowed.statistics(), nulls, *more)
+    observe(canvas.slots, statistics, None if p_null is None else np.exp(p_null))
     if first:
         keep_warm(canvas, canvas.slots)
-    return scores, allowed, rest[len(null) :]
-
-
-def beside(logits: Tensor, scores: Scores, token: int) -> Tensor:
-    """The probability of a token, [slots]. It comes from the best token's, without another pass over the logits."""
-    best = logits.gather(1, scores.token[0][:, None])[:, 0]
-    return scores.prob[0] * (logits[:, token] - best).exp()
+    return statistics, allowed, rest
 
 
 def keep_warm(canvas: Canvas, slots: Sequence[Slot]) -> None:
@@ -233,10 +225,12 @@ def keep_warm(canvas: Canvas, slots: Sequence[Slot]) -> None:
             slot.token = None
 
 
-def observe(slots: Sequence[Slot], scores: Scores, p_null: Tensor | None) -> None:
+def observe(slots: Sequence[Slot], statistics: Statistics, p_null: Floats | None) -> None:
     """Write the statistics of a forward into the open slots."""
     nothing = [0.0] * len(slots) if p_null is None else p_null.tolist()
-    for slot, token, prob, null in zip(slots, scores.token[0].tolist(), scores.prob[0].tolist(), nothing, strict=True):
+    for slot, token, prob, null in zip(
+        slots, statistics.token.tolist(), statistics.prob.tolist(), nothing, strict=True
+    ):
         if slot.token is None:
             slot.draft, slot.prob, slot.p_null = token, prob, null
 
@@ -244,24 +238,22 @@ def observe(slots: Sequence[Slot], scores: Scores, p_null: Tensor | None) -> Non
 def read(
     slots: Sequence[Slot],
     held: Sequence[bool],
-    scores: Scores,
-    allowed: Tensor,
+    statistics: Statistics,
+    allowed: Scores,
     step: int,
     of: int,
     draws: Draws,
 ) -> Reading:
-    """What a sampler is told of a forward: scores on the CPU, logits where the model is."""
-    token = torch.tensor([-1 if slot.token is None else slot.token for slot in slots])
-    flat = Scores(*(values[0] for values in scores))
-    return Reading(slots, flat, allowed, token < 0, torch.tensor(held), token, None, step, of, draws)
+    """What a sampler is told of a forward."""
+    token = np.array([-1 if slot.token is None else slot.token for slot in slots], np.int32)
+    return Reading(slots, statistics, allowed, token < 0, np.array(held, np.bool_), token, None, step, of, draws)
 
 
-def check(canvas: Canvas, shadows: Tensor) -> Tensor:
-    """The probability of each token by its slot's shadow [slots]; [0] if there are no shadows."""
-    if not len(shadows):
-        return shadows.new_empty(0)
-    biased = shadows + torch.stack(canvas.biases(lambda *_: None))
-    return of_tokens(biased.softmax(-1), [slot.token or 0 for slot in canvas.slots])
+def check(canvas: Canvas, shadows: Scores) -> Reply[Floats]:
+    """The log-probability of each token by its slot's shadow [slots]; [0] if there are no shadows."""
+    if not shadows.rows:
+        return NOTHING
+    return of_tokens(shadows.only(canvas.allowed()), [slot.token or 0 for slot in canvas.slots])
 
 
 def absorb(w: Denoising, seen: Reading, null: int | None) -> None:
@@ -291,9 +283,8 @@ def draft_drawn(canvas: Canvas, slots: Sequence[Slot], seen: Reading, decision: 
         for at, (slot, token) in enumerate(zip(slots, decision.drawn.tolist(), strict=True))
         if token >= 0 and slot.token is None and canvas.holes[slot.hole].grammar is None
     ]
-    rows = seen.logits[[at for at, *_ in taken]].softmax(-1)
-    chances = of_tokens(rows, [token for *_, token in taken]).tolist()
-    for (_, slot, token), chance in zip(taken, chances, strict=True):
+    (logp,) = told(seen.scores.logp([at for at, *_ in taken], [token for *_, token in taken]))
+    for (_, slot, token), chance in zip(taken, np.exp(logp).tolist(), strict=True):
         slot.draft, slot.prob = token, chance
 
 
@@ -301,7 +292,7 @@ def revise(slots: Sequence[Slot], seen: Reading, decision: Decision) -> bool:
     """Mask or replace held tokens. A slot never takes a lost token back in exchange for another and never loses the
     same token twice, so the canvas ends. True if any slot changed."""
     before = [slot.token for slot in slots]
-    replaced, (best, prob, *_) = (decision.accept & seen.held).tolist(), (part.tolist() for part in seen.scores)
+    replaced, (best, prob, *_) = (decision.accept & seen.held).tolist(), (part.tolist() for part in seen.statistics)
     for number, slot in enumerate(slots):
         if decision.mask[number]:
             slot.take_back()

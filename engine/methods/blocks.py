@@ -12,34 +12,33 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
-import torch
-from torch import Tensor
-
+from caesura.engine import length
 from caesura.engine.cache import KV
-from caesura.engine.canvas.canvas import Canvas, Slot
+from caesura.engine.canvas.canvas import Canvas, Slot, likeliest
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _race
-from caesura.engine.methods._forward import on_host
+from caesura.engine.methods._forward import split
 from caesura.engine.methods._race import Race, Runner
 from caesura.engine.methods.absorbing import (
     SEAM,
-    UNLIKELY,
     draft_drawn,
     fit,
     healed_first,
     keep_warm,
     observe,
+    of_tokens,
     read,
     revise,
-    seams,
 )
-from caesura.engine.models import Model, Run
+from caesura.engine.model import Model, Run
 from caesura.engine.noise import Absorbing
-from caesura.engine.samplers import CanvasSampler, Decision, Scores, statistics
+from caesura.engine.samplers import CanvasSampler, Decision
 from caesura.engine.samplers import begin as begin_sampler
+from caesura.engine.scores import Allowed, Scores, Statistics, told
 from caesura.wire import Impossible, Infill
 
 LOOKS = 16  # most forwards of a complete block, with a sampler that takes tokens back
@@ -111,20 +110,22 @@ class BlockChain(Runner[CanvasSampler]):
         at, asked = self.origin + self.kept, [row - self.kept for row in window.asked]
         return Run(self.kv, ids, range(at, at + len(ids)), None, asked, fresh)
 
-    def hear(self, logits: Sequence[Tensor]) -> None:
-        """Take over the logits of each window, [asked rows, width]."""
+    def hear(self, scores: Sequence[Scores]) -> None:
+        """Take over the scores of each window, at the rows that it asked."""
         if self.denoising:
-            self._accept(logits[0])
+            self._accept(scores[0])
         else:
-            self._end(*on_host(seams(self.canvas, torch.cat(list(logits)))))
+            tokens = iter(token for _, token in self.canvas.seams(SEAM))
+            near = told(*(of_tokens(one, [*islice(tokens, one.rows)]) for one in scores))
+            self._end([logp for of_window in near for logp in of_window.tolist()])
 
-    def _accept(self, logits: Tensor) -> None:
+    def _accept(self, scores: Scores) -> None:
         canvas, rows = self.canvas, self.canvas.slot_rows()
         numbers = [rows.index(row) for row in self.windows[0].asked]
         slots = [canvas.slots[number] for number in numbers]
-        scores, allowed = look(canvas, numbers, logits)
+        statistics, allowed = look(canvas, numbers, scores)
         keep_warm(canvas, slots)
-        decision, changed = self._decide(numbers, slots, scores, allowed)
+        decision, changed = self._decide(numbers, slots, statistics, allowed)
         free = [yes and self.sampler.revises for yes in canvas.revisable()]
         complete = all(slot.token is not None for slot in slots)
         self.again = complete and changed and decision.again and any(free[number] for number in numbers)
@@ -133,15 +134,15 @@ class BlockChain(Runner[CanvasSampler]):
         for slot in slots:
             slot.locked = slot.token is not None and not self.judged and slot not in self.unsettled
         if not self.denoising and not (self.judged and canvas.seams(SEAM)):
-            self._end(torch.zeros(0))
+            self._end(())
 
     def _decide(
-        self, numbers: Sequence[int], slots: Sequence[Slot], scores: Scores, allowed: Tensor
+        self, numbers: Sequence[int], slots: Sequence[Slot], statistics: Statistics, allowed: Scores
     ) -> tuple[Decision, bool]:
         """Ask the sampler; returns its decision, and if a slot changed."""
         free = self.canvas.revisable()
         held = [free[number] and self.sampler.revises for number in numbers]
-        seen = read(slots, held, scores, allowed, self.step - self.began, self.share, self.draws)
+        seen = read(slots, held, statistics, allowed, self.step - self.began, self.share, self.draws)
         decision = self.sampler(seen)
         draft_drawn(self.canvas, slots, seen, decision)
         first = healed_first(self.canvas, slots, decision.accept.tolist())
@@ -151,15 +152,14 @@ class BlockChain(Runner[CanvasSampler]):
             slot.token = slot.draft
         return decision, changed
 
-    def _end(self, seams: Tensor) -> None:
+    def _end(self, seams: Sequence[float]) -> None:
         self.score, self.finished = fit(self.canvas, seams, WEIGHT), True
         self.finite = not math.isnan(self.score)
 
     @property
     def bound(self) -> float:
         """The best score that its slots and pins can still reach."""
-        known = torch.tensor([1.0 if slot.token is None else slot.prob for slot in self.canvas.slots])
-        return float(known.clamp_min(UNLIKELY).log().mean())
+        return length.mean(length.logs(1.0 if slot.token is None else slot.prob for slot in self.canvas.slots))
 
 
 def windows(rows: Iterable[int], shift: int, size: int) -> list[Window]:
@@ -172,7 +172,7 @@ def windows(rows: Iterable[int], shift: int, size: int) -> list[Window]:
 
 
 def refusal(model: Model) -> str:
-    return "" if model.visibility == "blocks" else f"The model {model.name} is not denoised block by block."
+    return "" if model.spec.visibility == "blocks" else f"The model {model.name} is not denoised block by block."
 
 
 def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
@@ -180,11 +180,13 @@ def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
 
 
 def begin(model: Model, job: Infill, layout: Layout, kv: KV, fresh: Sequence[int], sampler: str | None = None) -> Race:
-    canvases, renew = _race.canvases(model, job, layout.canvas), partial(begin_sampler, sampler or model.sampler)
+    canvases, renew = _race.canvases(model, job, layout.canvas), partial(begin_sampler, sampler or model.spec.sampler)
     if renew().checks:
-        raise Impossible(f"The sampler {sampler or model.sampler} needs all rows at once; name another one for blocks.")
+        raise Impossible(
+            f"The sampler {sampler or model.spec.sampler} needs all rows at once; name another one for blocks."
+        )
     most, looks = max(len(one.slots) for one in canvases), LOOKS if renew().revises else 0
-    of = most + 2 + looks * (most // model.block_size + 2)  # each step accepts a slot; one more judges
+    of = most + 2 + looks * (most // model.spec.block_size + 2)  # each step accepts a slot; one more judges
     works, origin = list[Runner[Any]](), len(layout.context)
     for one in canvases:
         works.append(BlockChain(one, kv, renew(), of, job.seed, origin=origin, renew=renew))
@@ -202,15 +204,15 @@ def advance(model: Model, races: Sequence[Race]) -> None:
 
 def step(model: Model, works: Sequence[BlockChain]) -> None:
     """One forward, then a decision for each canvas."""
-    assert isinstance(model.noise, Absorbing)
+    assert isinstance(model.spec.noise, Absorbing)
     for w in works:
-        w.ask(model.shift, model.block_size)
+        w.ask(model.spec.shift, model.spec.block_size)
     for kv in {id(w.kv): w.kv for w in works}.values():
         keep([w for w in works if w.kv is kv])
-    asked = [w.runs(model.noise.mask_id) for w in works]
-    told = iter(forward(model, [run for runs in asked for run in runs]))
+    asked = [w.runs(model.spec.noise.mask_id) for w in works]
+    found = iter(forward(model, [run for runs in asked for run in runs]))
     for w, runs in zip(works, asked, strict=True):
-        w.hear([next(told) for _ in runs])
+        w.hear([next(found) for _ in runs])
         w.close()
 
 
@@ -224,40 +226,43 @@ def keep(works: Sequence[BlockChain]) -> None:
             w.kept = start
 
 
-def forward(model: Model, runs: Sequence[Run]) -> list[Tensor]:
-    """Logits of each run. Equal runs are computed once: lengths differ only in their last block."""
+def forward(model: Model, runs: Sequence[Run]) -> list[Scores]:
+    """Scores of each run. Equal runs are computed once: lengths differ only in their last block."""
     keys = [(id(run.kv), run.positions, tuple(run.ids), tuple(run.wanted or ())) for run in runs]
     first = dict(zip(reversed(keys), reversed(runs), strict=True))
     different = [first[key] for key in dict.fromkeys(keys)]
-    parts = model.denoise(different).split([len(run.wanted or ()) for run in different])
-    told = dict(zip(dict.fromkeys(keys), parts, strict=True))
-    return [told[key] for key in keys]
+    parts = split(model.denoise(different), [len(run.wanted or ()) for run in different])
+    found = dict(zip(dict.fromkeys(keys), parts, strict=True))
+    return [found[key] for key in keys]
 
 
-def look(canvas: Canvas, numbers: Sequence[int], logits: Tensor) -> tuple[Scores, Tensor]:
-    """Write what a forward says into the slots of these numbers; returns it, and the logits with -inf for banned
-    tokens."""
+def look(canvas: Canvas, numbers: Sequence[int], scores: Scores) -> tuple[Statistics, Scores]:
+    """Write what a forward says into the slots of these numbers; returns it, and the scores of what is allowed."""
+    place = {number: at for at, number in enumerate(numbers)}
+
+    def best(number: int, allowed: Allowed) -> int | None:
+        return likeliest(scores, place[number], allowed) if number in place else None
+
     if canvas.ruled:
-        allowed = whole(canvas, numbers, logits)
+        allowed = whole(canvas, numbers, scores)
     else:
-        place = {number: at for at, number in enumerate(numbers)}
-        biases = canvas.biases(lambda n, bias: int((logits[place[n]] + bias).argmax()) if n in place else None)
-        allowed = logits + torch.stack([biases[number] for number in numbers])
-    scores = Scores(*on_host(*statistics(allowed)))
-    observe([canvas.slots[number] for number in numbers], scores, None)
-    return scores, allowed
+        sets = canvas.allowed(best)
+        allowed = scores.only([sets[number] for number in numbers])
+    (statistics,) = told(allowed.statistics())
+    observe([canvas.slots[number] for number in numbers], statistics, None)
+    return statistics, allowed
 
 
-def whole(canvas: Canvas, numbers: Sequence[int], logits: Tensor) -> Tensor:
-    """The same rows constrained by grammars. A grammar needs logits for all slots of its hole; slots of later blocks
-    have none yet and get zeros."""
-    known = logits.new_zeros(len(canvas.slots), logits.shape[1])
-    known[numbers] = logits
-    allowed = canvas.constrain(known)
-    for slot, token in zip(canvas.slots, allowed.argmax(-1).tolist(), strict=True):
+def whole(canvas: Canvas, numbers: Sequence[int], scores: Scores) -> Scores:
+    """The same rows constrained by grammars. A grammar needs scores for all slots of its hole; slots of later blocks
+    have none yet, and all tokens are equally likely there."""
+    place = {number: at for at, number in enumerate(numbers)}
+    allowed = canvas.constrain(scores.taken([place.get(number, -1) for number in range(len(canvas.slots))]))
+    (best,) = told(allowed.best(1))
+    for slot, token in zip(canvas.slots, best.ids[:, 0].tolist(), strict=True):
         if slot.token is None and canvas.holes[slot.hole].grammar is not None:
             slot.draft = token
-    return allowed[numbers]
+    return allowed.taken(numbers)
 
 
 def left(works: Sequence[BlockChain], wanted: int) -> list[BlockChain]:

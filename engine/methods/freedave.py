@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import Layout
@@ -18,8 +16,9 @@ from caesura.engine.methods import Begin, _forward, _race, absorbing
 from caesura.engine.methods._race import Race
 from caesura.engine.methods.absorbing import Denoising
 from caesura.engine.methods.absorbing import refusal as refusal
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.engine.samplers import begin as begin_sampler
+from caesura.engine.scores import Scores
 from caesura.wire import Impossible, Infill, StopReason
 
 WIDTH = 4  # most canvases of a forward: the present one, and guesses of the next steps
@@ -29,7 +28,7 @@ SPARE = 16  # steps beyond one for each slot: those that only find a length
 
 def advance(model: Model, fillings: Sequence[Any]) -> None:
     """One forward of all canvases and their guesses; then each takes the steps whose canvas was computed."""
-    asked = [[w, *guesses(w, model.null_id)] for w in fillings]
+    asked = [[w, *guesses(w, model.spec.null_id)] for w in fillings]
     found = iter(_forward.forward(model, [one for some in asked for one in some]))
     for w, some in zip(fillings, asked, strict=True):
         w.take(model, {state(one.canvas): next(found) for one in some})
@@ -58,8 +57,8 @@ class Guessing(Denoising):
         """By its own steps: a forward takes several."""
         return "steps" if self.step >= self.of else "complete"
 
-    def take(self, model: Model, known: dict[Hashable, Tensor]) -> None:
-        """Take steps as long as the logits of the canvas are `known`."""
+    def take(self, model: Model, known: dict[Hashable, Scores]) -> None:
+        """Take steps as long as the scores of the canvas are `known`."""
         while self.finite and not self.finished and (now := state(self.canvas)) in known:
             self.decide(model, known.pop(now))
             self.close()
@@ -82,7 +81,7 @@ def begin(
     if accepts.checks:
         raise Impossible("The method freedave has no rows that check tokens; name another sampler, or absorbing.")
     of = max(sum(hole.max_tokens for hole in canvas.holes) + SPARE, absorbing.most_steps(canvas))
-    first = Guessing(canvas, kv, accepts, of, job.seed, fresh, most=model.rows)
+    first = Guessing(canvas, kv, accepts, of, job.seed, fresh, most=model.spec.rows)
     return absorbing.fill(model, race, job, first)
 
 
@@ -100,5 +99,5 @@ def guesses(w: Guessing, null: int | None) -> Iterator[Guessing]:
 
 
 def state(canvas: Canvas) -> Hashable:
-    """What the logits of a canvas depend on."""
+    """What the scores of a canvas depend on."""
     return tuple((slot.hole, slot.token) for slot in canvas.slots)

@@ -5,7 +5,7 @@ from functools import partial
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, verify
 from caesura.engine.methods.verify import refusal as refusal
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 
 
 def prepare(model: Model, vocabulary: Vocabulary) -> Begin:

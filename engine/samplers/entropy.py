@@ -9,4 +9,4 @@ from caesura.engine.samplers._scheduled import Scheduled, by_time
 
 
 def begin() -> CanvasSampler:
-    return Scheduled(lambda scores: -scores.entropy, by_time)
+    return Scheduled(lambda seen: -seen.entropy, by_time)

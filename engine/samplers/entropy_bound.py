@@ -3,15 +3,20 @@ error of drawing them independently is bounded too (Ben-Hamu et al. 2025, EB-Sam
 
 Compared with DiffusionGemma's in Transformers: the same tokens after every step of a generation."""
 
-from torch import Tensor
+import numpy as np
 
-from caesura.engine.samplers import Scores
-from caesura.kernels.decision import accept
+from caesura.engine.scores import Bools, Statistics
 
 BOUND = 0.1  # nats
 
 
-def select(scores: Scores, open: Tensor, step: int, of: int, *, bound: float = BOUND) -> Tensor:
-    """Accepted slots, bool [canvases, slots]."""
+def select(statistics: Statistics, open: Bools, step: int, of: int) -> Bools:
+    """Accepted slots, bool [slots]."""
     del step, of
-    return accept(scores.entropy, open, bound)
+    slots = np.flatnonzero(open)
+    slots = slots[np.argsort(statistics.entropy[slots], kind="stable")]
+    entropy = statistics.entropy[slots]
+    before = np.cumsum(entropy, dtype=np.float64).astype(np.float32) - entropy  # rounded as PyTorch does
+    accepted = np.zeros_like(open)
+    accepted[slots] = before <= BOUND
+    return accepted

@@ -4,18 +4,18 @@
 Compared with ZHZisZZ/dllm dllm/pipelines/fastdllm/llada/sampler.py (temperature 0): the same tokens after every
 forward. NVlabs/Fast-dLLM's own code also accepts the last open slot, unasked, once all others pass."""
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from caesura.engine.samplers import Scores, surest
+from caesura.engine.samplers import surest
+from caesura.engine.scores import Bools, Statistics
 
 FACTOR = 1.0
 
 
-def select(scores: Scores, open: Tensor, step: int, of: int) -> Tensor:
-    """Accepted slots, bool [canvases, slots]."""
+def select(statistics: Statistics, open: Bools, step: int, of: int) -> Bools:
+    """Accepted slots, bool [slots]."""
     del step, of
-    prob = scores.prob.masked_fill(~open, -torch.inf).sort(dim=-1, descending=True).values
-    rank = torch.arange(1, prob.shape[-1] + 1, device=prob.device)
-    passed = ((rank + 1) * (1 - prob) <= FACTOR).long().cumprod(-1).sum(-1, keepdim=True)
-    return surest(scores.prob, open, passed.clamp_min(1))
+    prob = -np.sort(-statistics.prob[open])
+    rank = np.arange(1, len(prob) + 1, dtype=np.float32)
+    passed = int(np.logical_and.accumulate((rank + 1) * (1 - prob) <= FACTOR).sum())
+    return surest(statistics.prob, open, max(1, passed))

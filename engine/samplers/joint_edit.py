@@ -4,7 +4,7 @@ model is now sure of another. It goes on after the last slot until nothing chang
 Compared with ZHZisZZ/dllm dllm/pipelines/llada21/sampler.py (temperature 0, one block): the same tokens after every
 forward, up to one that comes back to a slot that lost it, which a canvas forbids."""
 
-import torch
+import numpy as np
 
 from caesura.engine.samplers import CanvasSampler, Decision, Reading, surest
 
@@ -22,11 +22,11 @@ class JointEdit:
         self.looks = 0
 
     def __call__(self, seen: Reading) -> Decision:
-        best, prob = seen.scores.token, seen.scores.prob
+        best, prob = seen.statistics.token, seen.statistics.prob
         accept = seen.open & ((prob > ACCEPT) | surest(prob, seen.open, 1))
         replace = seen.held & (prob > REPLACE) & (best != seen.token)
         self.looks += not seen.open.any()
-        return Decision(accept | replace, torch.zeros_like(accept), again=self.looks < LOOKS)
+        return Decision(accept | replace, np.zeros_like(accept), again=self.looks < LOOKS)
 
 
 def begin() -> CanvasSampler:

@@ -6,10 +6,10 @@ same tokens after every forward."""
 
 from collections.abc import Hashable
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from caesura.engine.samplers import CanvasSampler, Decision, Reading, surest
+from caesura.engine.scores import Floats, told
 
 CONFIDENT = 0.9
 STILL = 0.01  # nats of divergence from the forward before, below which a distribution has hardly moved
@@ -21,29 +21,29 @@ class Klass:
     revises = checks = False
 
     def __init__(self) -> None:
-        self.before = dict[Hashable, Tensor]()  # log-probabilities [width] of each open slot
+        self.before = dict[Hashable, Floats]()  # log-probabilities [width] of each open slot
         self.still = dict[Hashable, int]()  # forwards in a row
 
     def __call__(self, seen: Reading) -> Decision:
-        rest = torch.zeros_like(seen.open)
-        rest[seen.open] = self.observe([s for s, yes in zip(seen.slots, seen.open, strict=True) if yes], seen)
-        ready = rest & (seen.scores.prob > CONFIDENT)
+        rest = self.observe(seen)
+        ready = seen.open & (seen.statistics.prob > CONFIDENT)
+        ready &= np.array([rest.get(slot, False) for slot in seen.slots], np.bool_)
         if not ready.any():
-            ready = surest(seen.scores.prob, seen.open, -(-int(seen.open.sum()) // max(1, seen.of - seen.step)))
-        return Decision(ready, torch.zeros_like(ready))
+            ready = surest(seen.statistics.prob, seen.open, -(-int(seen.open.sum()) // max(1, seen.of - seen.step)))
+        return Decision(ready, np.zeros_like(ready))
 
-    def observe(self, slots: list[Hashable], seen: Reading) -> Tensor:
-        """Bool [open slots]: those at rest."""
-        probs = seen.logits[seen.open].softmax(-1)
-        logs, none = (probs + LEAST).log(), probs.new_zeros(probs.shape[1:]).add(LEAST).log()
-        before = torch.stack([self.before.get(slot, none) for slot in slots]) if slots else logs
-        moved = (probs * (logs - before)).sum(-1)
-        self.still = {
-            slot: self.still.get(slot, 0) + 1 if nats < STILL else 0
-            for slot, nats in zip(slots, moved.tolist(), strict=True)
-        }
-        self.before = dict(zip(slots, logs, strict=True))
-        return torch.tensor([count >= FORWARDS for count in self.still.values()], dtype=torch.bool)
+    def observe(self, seen: Reading) -> dict[Hashable, bool]:
+        """Whether each open slot is at rest."""
+        open = np.flatnonzero(seen.open).tolist()
+        (rows,) = told(seen.scores.taken(open).dense())
+        before, still, none = self.before, self.still, np.log(np.float32(LEAST))
+        self.before, self.still = {}, {}
+        for slot, row in zip((seen.slots[at] for at in open), rows, strict=True):
+            probs = np.exp(row)
+            logs = np.log(probs + np.float32(LEAST))
+            moved = float((probs * (logs - before.get(slot, none))).sum())
+            self.before[slot], self.still[slot] = logs, still.get(slot, 0) + 1 if moved < STILL else 0
+        return {slot: count >= FORWARDS for slot, count in self.still.items()}
 
 
 def begin() -> CanvasSampler:

@@ -8,4 +8,4 @@ from caesura.engine.samplers._scheduled import Scheduled, evenly
 
 
 def begin() -> CanvasSampler:
-    return Scheduled(lambda scores: -scores.entropy, evenly)
+    return Scheduled(lambda seen: -seen.entropy, evenly)

@@ -4,7 +4,7 @@ al. 2025, P2). An accepted slot counts by the probability of its best token now,
 Compared with pengzhangzhi/Open-dLLM veomni/models/transformers/qwen2/generation_utils.py (`p2`, temperature 0): the
 same tokens after every forward that changes any, up to one that is masked twice in a slot, which a canvas forbids."""
 
-import torch
+import numpy as np
 
 from caesura.engine.samplers import CanvasSampler, Decision, Reading, surest
 
@@ -20,12 +20,12 @@ class P2:
 
     def __call__(self, seen: Reading) -> Decision:
         self.of = self.of or max(1, seen.of - seen.step)
-        slots, among = torch.tensor(float(len(seen.open))), seen.open | seen.held
+        slots, among = np.float32(len(seen.open)), seen.open | seen.held
         mask, more = seen.open, True
         while more and seen.open.any():
             self.step = min(self.step + 1, self.of)
             count = int(slots * (1 - self.step / self.of))  # in float32, as there
-            mask = surest(-seen.scores.prob, among, count)
+            mask = surest(-seen.statistics.prob, among, count)
             more = count > int(seen.open.sum()) or bool((mask == seen.open).all())
         return Decision(seen.open & ~mask, seen.held & mask)
 

@@ -2,12 +2,10 @@
 
 Compared with ML-GSAI/LLaDA generate.py (temperature 0, one block): the same tokens after every forward."""
 
-from torch import Tensor
+from caesura.engine.samplers import surest
+from caesura.engine.scores import Bools, Statistics
 
-from caesura.engine.samplers import Scores, surest
 
-
-def select(scores: Scores, open: Tensor, step: int, of: int) -> Tensor:
-    """Accepted slots, bool [canvases, slots]: ceil(open / steps left) of them, so that `of` steps are enough."""
-    share = -(-open.sum(-1, keepdim=True) // max(1, of - step))
-    return surest(scores.prob, open, share.clamp_min(1))
+def select(statistics: Statistics, open: Bools, step: int, of: int) -> Bools:
+    """Accepted slots, bool [slots]: ceil(open / steps left) of them, so that `of` steps are enough."""
+    return surest(statistics.prob, open, -(-int(open.sum()) // max(1, of - step)))

@@ -4,7 +4,7 @@ its token, and says how likely that token is without it (Hong et al. 2025, WINO)
 Compared with Feng-Hong/WINO-DLLM LLaDA/decoding.py (temperature 0, one block): the same tokens after every forward, up
 to one that is masked twice in a slot, which a canvas forbids."""
 
-import torch
+import numpy as np
 
 from caesura.engine.samplers import CanvasSampler, Decision, Reading, surest
 
@@ -23,10 +23,10 @@ class Wino:
         self.accepted = FIRST
 
     def __call__(self, seen: Reading) -> Decision:
-        prob, most = seen.scores.prob, min(max(int(int(seen.open.sum()) * SHARE), FEW), MANY)
+        prob, most = seen.statistics.prob, min(max(int(int(seen.open.sum()) * SHARE), FEW), MANY)
         sure = int((seen.open & (prob > ACCEPT)).sum())
         accept = surest(prob, seen.open, min(max(sure, 1), most))
-        mask = torch.zeros_like(accept)
+        mask = np.zeros_like(accept)
         if seen.check is not None and accept.sum() > 1:
             mask = surest(-seen.check, seen.held & (seen.check < HOLDS), self.accepted - 1)
         self.accepted = max(1, int(accept.sum()))

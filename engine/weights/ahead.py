@@ -1,4 +1,4 @@
-"""Work on a model's files that begins before torch is imported and goes on during that. Imports no torch itself."""
+"""Work on a model's files that begins before the engine is imported and goes on during that."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,11 +16,16 @@ _begun = dict[tuple[Callable[[Path], Any], Path], Future[Any]]()
 
 
 def begin(model: str) -> None:
-    """Read the tokenizer of a model that has a manifest, and hash its files. `done` raises their errors."""
+    """Read the tokenizer of a model that has a manifest, and hash its files, but none whose tensors are packed, which
+    takes longer anyway. `done` raises their errors."""
     with suppress(model_store.NoModel, UnusableModel):
         folder = model_store.locate(model)
         todo: list[tuple[Callable[[Path], Any], Path]] = [(Tokenizer, folder / "tokenizer.json")]
-        todo += [(model_store.sha256, folder / name) for name in model_store.manifest(folder).files]
+        files = model_store.manifest(folder).files
+        hashed = (
+            name for name in files if name.endswith(model_store.TILES) or Path(name).suffix not in model_store.WEIGHTS
+        )
+        todo += [(model_store.sha256, folder / name) for name in hashed]
         pool = ThreadPoolExecutor(1, "ahead")
         for work, path in todo:
             if path.is_file():

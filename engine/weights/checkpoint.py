@@ -1,59 +1,26 @@
 """A published checkpoint: safetensors, in one file or in shards with an index, read tensor by tensor.
 
-Files are memory-mapped: tensors used as stored are not copied, and a file is closed once all of it is consumed. The
-names next to a matrix X show how it is stored: dense (`X.weight`; experts also bare `X`), FP8 (e4m3
+Tensors used as stored are not copied: each is mapped from its file as long as it is held. The names next to a matrix X
+show how it is stored: dense (`X.weight`; experts also bare `X`), FP8 (e4m3
 `X.weight`, `X.weight_scale`), NVFP4 of compressed-tensors (`X.weight_packed`, `X.weight_scale` and the divisor
 `X.weight_global_scale`) or of ModelOpt (uint8 `X.weight`, `X.weight_scale` and the multiplier `X.weight_scale_2`).
 `stored.py` has the formats of our own models.
 """
 
-import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from caesura.engine.weights import stored as files
+from caesura.engine.weights import hub, tensors
+from caesura.engine.weights.hub import AGAIN, CACHE_SCALE, FLOATS, headers, some
+from caesura.engine.weights.mapped import Entry
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import fp8, linear, nvfp4
 from caesura.kernels.linear import Dense, Linear
-from caesura.model_store.reading import MAX_LARGE, decoded, quoted, reason, short
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.safetensors")
-FLOATS = ("BF16", "F16", "F32")
-SCALE = re.compile(r"\.(weight|input)_(global_)?scale(_2)?$")  # of a quantised matrix
-CACHE_SCALE = re.compile(r"\.(([qkv]|prob)_scale|[kv]_proj\.output_scale)$")  # of a quantised KV cache; ignored
 INPUT_SCALES = ("input_scale", "input_global_scale")  # of quantised activations; ignored
-AGAIN = "download the model again"
-
-
-class ShardIndex(msgspec.Struct, frozen=True):
-    """What is read of the index of shards: file names by tensor."""
-
-    weight_map: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A stored tensor, from the header of its file."""
-
-    name: str
-    path: Path
-    shape: tuple[int, ...]
-    dtype: str  # in safetensors' words, such as F8_E4M3
-
-    @property
-    def nbytes(self) -> int:
-        bits = re.search(r"\d+", self.dtype)
-        return math.prod(self.shape) * (int(bits[0]) if bits else 8) // 8
 
 
 class Checkpoint:
@@ -75,19 +42,16 @@ class Checkpoint:
         self.skipped: list[str] = []
         self._device = device
         self._entries: dict[str, list[Entry]] = {}  # by the family's name
-        self._waiting: dict[Path, set[str]] = {}  # stored names by file, until they are consumed
-        self._files: dict[Path, Any] = {}
         for entry in headers(folder):
             name = None if CACHE_SCALE.search(entry.name) else canonical(entry.name)
             if name is None:
                 self.skipped.append(entry.name)
             else:
                 self._entries.setdefault(name, []).append(entry)
-                self._waiting.setdefault(entry.path, set()).add(entry.name)
         self._progress, self._count = progress, len(self._entries)
 
     def __repr__(self) -> str:
-        return f"Checkpoint({self.folder}, {len(self._entries)} tensors left, {len(self._files)} files open)"
+        return f"Checkpoint({self.folder}, {len(self._entries)} tensors left)"
 
     def dtype(self, name: str) -> str:
         """The stored type of a tensor, in safetensors' words; empty if it is not there."""
@@ -140,8 +104,7 @@ class Checkpoint:
         """A matrix or a stack, its codes still in the file."""
         weight, packed = f"{stem}.weight", f"{stem}.weight_packed"
         for name in INPUT_SCALES:
-            for entry in self._entries.pop(f"{stem}.{name}", []):
-                self._consumed(entry)
+            self._entries.pop(f"{stem}.{name}", None)
         if packed in self._entries:
             factor = self._scales(f"{stem}.weight_global_scale", shape, divisor=True)
             return nvfp4.Nvfp4Linear(*self._packed(packed, f"{stem}.weight_scale", shape), factor)
@@ -199,7 +162,7 @@ class Checkpoint:
             if entry.shape != shape:
                 stored, wanted = list(entry.shape), list(shape)
                 raise WeightsError(f"{entry.path}: {entry.name} has the shape {stored} instead of {wanted}; {AGAIN}.")
-        first, *others = (self._read(entry) for entry in entries)
+        first, *others = (tensors.of(hub.stored(entry), entry.dtype) for entry in entries)
         for entry, other in zip(entries[1:], others, strict=True):
             if other.dtype != first.dtype or not torch.equal(other, first):
                 raise WeightsError(
@@ -207,82 +170,7 @@ class Checkpoint:
                 )
         return first
 
-    def _read(self, entry: Entry) -> Tensor:
-        try:
-            if entry.path not in self._files:
-                self._files[entry.path] = files.opened(entry.path)
-            tensor: Tensor = self._files[entry.path].get_tensor(entry.name)
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise damaged(entry.path, error) from error
-        self._consumed(entry)
-        return tensor
-
-    def _consumed(self, entry: Entry) -> None:
-        """Close the file once nothing in it is left to read."""
-        self._waiting[entry.path].discard(entry.name)
-        if not self._waiting[entry.path]:
-            self._files.pop(entry.path, None)
-
     def _bad(self, name: str) -> WeightsError:
         return WeightsError(
             f"{self.folder}: {name} holds something that is no scale (NaN, infinite or negative); {AGAIN}."
         )
-
-
-def headers(folder: Path) -> list[Entry]:
-    """Every tensor that is stored, from the headers of the files. Raises WeightsError."""
-    if (folder / SINGLE).exists():
-        return _header(folder / SINGLE)
-    index = folder / INDEX
-    if not index.exists():
-        raise WeightsError(f"{folder} has neither {SINGLE} nor {INDEX}; {AGAIN}.")
-    places = _index(index)
-    stored: dict[str, Entry] = {}
-    for file in sorted(set(places.values())):
-        for entry in _header(folder / file):
-            if entry.name in stored:
-                raise WeightsError(
-                    f"{entry.path} and {stored[entry.name].path.name} both have {short(entry.name)}; {AGAIN}."
-                )
-            stored[entry.name] = entry
-    for name, file in places.items():
-        if name not in stored or stored[name].path.name != file:
-            raise WeightsError(f"{folder / file} has no tensor {short(name)}, which {INDEX} puts there; {AGAIN}.")
-    return list(stored.values())
-
-
-def some(names: Sequence[str]) -> str:
-    """The first names of tensors as part of a sentence."""
-    return ", ".join(short(name) for name in names[:3])
-
-
-def stored(entry: Entry) -> Tensor:
-    """A tensor as it is stored. Raises WeightsError."""
-    try:
-        with files.opened(entry.path) as file:
-            tensor: Tensor = file.get_tensor(entry.name)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise damaged(entry.path, error) from error
-    return tensor
-
-
-def _index(path: Path) -> dict[str, str]:
-    """File names by tensor."""
-    places = decoded(path, ShardIndex, MAX_LARGE).weight_map
-    for file in places.values():
-        if not FILE.fullmatch(file):  # anything else could leave the folder
-            raise WeightsError(f"{path} names {quoted(file)}, which is no weights file of its folder; {AGAIN}.")
-    return places
-
-
-def _header(path: Path) -> list[Entry]:
-    try:
-        with files.opened(path) as file:
-            parts = ((name, file.get_slice(name)) for name in file.keys())  # noqa: SIM118 (no mapping)
-            return [Entry(name, path, tuple(part.get_shape()), part.get_dtype()) for name, part in parts]
-    except (OSError, SafetensorError) as error:
-        raise damaged(path, error) from error
-
-
-def damaged(path: Path, error: Exception) -> WeightsError:
-    return WeightsError(f"{path} is damaged ({reason(error)}); {AGAIN}.")

@@ -7,20 +7,19 @@ be put one below the other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from caesura.engine.weights import stored
-from caesura.engine.weights.checkpoint import AGAIN, Entry
-from caesura.engine.weights.checkpoint import stored as as_it_is
+from caesura.engine.model import Quantise
+from caesura.engine.weights import hub, mapped, stored
+from caesura.engine.weights.hub import AGAIN
+from caesura.engine.weights.mapped import Damaged, Entry
+from caesura.engine.weights.sources import CodedParts
 from caesura.engine.weights.stored import WeightsError
-from caesura.kernels import fp8, nvfp4
-from caesura.kernels.linear import Linear
+from caesura.kernels.cpu import F32
 from caesura.model_store.reading import short
 
-Quantise = Literal["int8", "int4", "fp8", "nvfp4"]
 OWN = "caesura"  # the `quant_method` of a config.json whose tensors have our own forms
 READABLE = ("float-quantized", "nvfp4-pack-quantized")  # formats of compressed-tensors
 OF: dict[Quantise, str] = {"int8": "q8", "int4": "k4", "fp8": "fp8", "nvfp4": "nvfp4"}  # the form of a user's word
@@ -35,8 +34,10 @@ BITS = {"q8": 8.5, "q4": 5.0, "k4": 4.5, "fp8": 8.0, "nvfp4": 4.5, "int8": 8.0, 
 A_ROW = {"k4": 4, "fp8": 4, "nvfp4": 4, "int8": 12}
 CODES = {"q4": 2, "k4": 2, "nvfp4": 2}
 CHUNK = 1 << 21  # values quantised at once
+TYPES = {"fp8": ("F8_E4M3",), "nvfp4": ("U8", "F8_E4M3")}  # of codes, and of the scales of 16 columns
+NARROW = 16  # columns of NVFP4 that share a scale
+E2M1 = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6), np.float32)  # NVFP4's codes
 FP8_ROWS = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}  # activations of FP8-dynamic files
-CodedParts = tuple[Tensor, ...]
 
 
 class Rounded(NamedTuple):
@@ -46,18 +47,6 @@ class Rounded(NamedTuple):
 
     matrices: tuple[str, ...]
     tables: tuple[str, ...] = ()
-
-
-@runtime_checkable
-class Coded(Protocol):
-    """Tensors by name, some of them in a form."""
-
-    def form(self, name: str) -> str:
-        """The form of a tensor, without reading it."""
-
-    def parts(self, name: str) -> tuple[str, CodedParts]:
-        """The form of a tensor and its parts as they are stored; no form and no parts where it is a float, or must be
-        computed. Raises WeightsError."""
 
 
 def readable(config: Mapping[str, Any]) -> bool:
@@ -94,37 +83,34 @@ def stacked(matrices: Sequence[tuple[str, CodedParts]]) -> tuple[str, CodedParts
     kinds = {form for form, _ in matrices}
     if len(kinds) > 1 or "" in kinds:
         return "", ()
-    joined = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*(p for _, p in matrices), strict=True))
-    return kinds.pop(), tuple(joined)
+    return kinds.pop(), tuple(map(mapped.below, zip(*(parts for _, parts in matrices), strict=True)))
 
 
-def dense(form: str, parts: CodedParts) -> Tensor:
+def dense(form: str, parts: CodedParts) -> F32:
     """The matrix in float32."""
-    return linear(form, parts).dense(torch.float32) if form in ON_GPU else stored.restored(form, *parts)
+    if form == "fp8":
+        codes, a_row = parts
+        return mapped.e4m3()[codes] * a_row
+    if form == "nvfp4":
+        codes, scale, a_row = parts
+        groups = E2M1[stored.unpack_nibbles(codes)].reshape(len(codes), -1, NARROW)
+        return (groups * mapped.e4m3()[scale][..., None]).reshape(len(codes), -1) * a_row
+    return stored.restored(form, *parts)
 
 
-def linear(form: str, parts: CodedParts) -> Linear:
-    """The matrix for the kernels of a GPU."""
-    return fp8.Fp8Linear(*parts) if form == "fp8" else nvfp4.Nvfp4Linear(*parts)
-
-
-QUANTISERS: dict[str, Callable[[Tensor], CodedParts]] = {
-    "q8": stored.q8,
-    "k4": stored.k4,
-    "fp8": fp8.quantize,
-    "nvfp4": nvfp4.quantize,
-}
+QUANTISERS: dict[str, Callable[[F32], CodedParts]] = {"q8": stored.q8, "q4": stored.q4, "k4": stored.k4}
 
 
 def fits(form: str, columns: int) -> bool:
     """True if a matrix of so many columns can have this form: its groups must be whole."""
-    return form == "fp8" or columns % (nvfp4.GROUP if form == "nvfp4" else stored.GROUP) == 0
+    return form == "fp8" or columns % (NARROW if form == "nvfp4" else stored.GROUP) == 0
 
 
-def quantised(form: str, weight: Tensor) -> CodedParts:
-    """Round a matrix of floats, some rows at a time, which takes less memory; NVFP4 has a factor for those rows."""
-    rows = weight.split(max(1, CHUNK // weight.shape[1]))
-    return tuple(torch.cat(parts) for parts in zip(*(QUANTISERS[form](part.float()) for part in rows), strict=True))
+def quantised(form: str, weight: F32) -> CodedParts:
+    """Round a matrix of floats to a form for a CPU, some rows at a time, which takes less memory."""
+    rows = max(1, CHUNK // weight.shape[1])
+    parts = (QUANTISERS[form](weight[at : at + rows]) for at in range(0, max(1, len(weight)), rows))
+    return tuple(map(mapped.below, zip(*parts, strict=True)))
 
 
 def matrices(entries: Sequence[Entry]) -> dict[str, tuple[str, tuple[Entry, ...]]]:
@@ -155,34 +141,30 @@ def form_of(entry: Entry) -> str:
 
 
 def read(form: str, entries: Sequence[Entry]) -> CodedParts:
-    """The parts of a matrix from its file, in the order of PARTS. Raises WeightsError."""
-    parts = tuple(map(as_it_is, entries))
-    if form not in ON_GPU:
-        return parts
-    codes, *scales = parts
-    numbers = [part.float() for part in scales]
-    if not all(part.isfinite().all() and (part >= 0).all() for part in numbers):
+    """The parts of a matrix from its file, in the order of PARTS; FP8 as bytes. Raises WeightsError."""
+    first, *others = entries
+    try:
+        if form not in ON_GPU:
+            return tuple(map(stored.coded, entries))
+        found = tuple(entry.dtype for entry in entries[: len(TYPES[form])])
+        if found != TYPES[form]:
+            raise Damaged(f"its parts have the types {', '.join(found)}")
+    except Damaged as error:
+        raise stored.damaged(first.name, error) from error
+    codes, numbers = hub.stored(first), [hub.floats(entry) for entry in others]
+    if not all(np.isfinite(part).all() and (part >= 0).all() for part in numbers):
         raise WeightsError(
-            f"{entries[0].path}: {short(entries[0].name)} has an invalid scale (NaN, infinite or negative); {AGAIN}."
+            f"{first.path}: {short(first.name)} has an invalid scale (NaN, infinite or negative); {AGAIN}."
         )
-    last = 1 / numbers[-1] if form == "nvfp4" else numbers[-1]  # which compressed-tensors divides by
-    if last.numel() not in (1, len(codes)) or not last.isfinite().all():
-        raise WeightsError(f"{entries[0].path}: {short(entries[0].name)} has no scale for each of its rows; {AGAIN}.")
-    a_row = last.reshape(-1, 1).expand(len(codes), 1).contiguous()
-    return (codes, a_row) if form == "fp8" else (codes, scales[0], a_row)
+    with np.errstate(divide="ignore"):
+        last = 1 / numbers[-1] if form == "nvfp4" else numbers[-1]  # which compressed-tensors divides by
+    if last.size not in (1, len(codes)) or not np.isfinite(last).all():
+        raise WeightsError(f"{first.path}: {short(first.name)} has no scale for each of its rows; {AGAIN}.")
+    a_row = np.broadcast_to(last.reshape(-1, 1), (len(codes), 1)).copy()
+    return (codes, a_row) if form == "fp8" else (codes, hub.stored(others[0]), a_row)
 
 
 def stored_shape(form: str, entries: Sequence[Entry]) -> tuple[int, ...]:
     """The shape of a tensor, from the headers alone."""
     found = entries[0].shape
     return (*found[:-1], found[-1] * CODES[form]) if form in CODES else found
-
-
-def named(tensors: Mapping[str, Tensor], name: str) -> str:
-    """The form of one of the tensors, without reading it."""
-    return tensors.form(name) if isinstance(tensors, Coded) else ""
-
-
-def of(tensors: Mapping[str, Tensor], name: str) -> tuple[str, CodedParts]:
-    """The form and the parts of one of the tensors, as `Coded` has them."""
-    return tensors.parts(name) if isinstance(tensors, Coded) and name in tensors else ("", ())

@@ -1,4 +1,4 @@
-"""safetensors -> float32 tensors, checked against the manifest.
+"""safetensors -> float32 arrays, checked against the manifest.
 
 On disk a matrix `x` of [N, K] is one of: `x` (float16/bfloat16/float32); `x.q8` int8 [N, K] with `x.scale` float16
 [N, K/32]; `x.q4` uint8 [N, K/2] (even column in the low nibble) with `x.scale` and `x.min` float16 [N, K/32], value =
@@ -8,30 +8,31 @@ base is one file or several, and rows of a matrix in a later file follow those i
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
+import numpy as np
 
 from caesura import model_store
-from caesura.engine.weights import ahead
-from caesura.model_store import MANIFEST, reading, sha256
+from caesura.engine.weights import ahead, mapped
+from caesura.engine.weights.mapped import Array, Damaged, Entry
+from caesura.engine.weights.sources import CodedParts, RowReader, Source
+from caesura.kernels.cpu import F32
+from caesura.model_store import MANIFEST, sha256
 from caesura.model_store.reading import UnusableModel, reason, short
 
 GROUP = 32
 FORMS = {"q8": ("q8", "scale"), "q4": ("q4", "scale", "min"), "k4": ("k4", "scale", "min", "unit")}
+CODED = ("I8", "U8", "F16")  # types of their parts
 
 
 class WeightsError(UnusableModel):
     """Weights or sizes are missing, damaged or not supported."""
 
 
-def verify(folder: Path) -> str:
-    """Check every file of `manifest.json` by sha256 and return the manifest's own hash. Raises UnusableModel."""
+def verify(folder: Path, *, tensors: bool = True) -> str:
+    """Check every file of `manifest.json` by sha256, or without `tensors` the small ones, and return the manifest's own
+    hash. Raises UnusableModel."""
     files = model_store.manifest(folder).files
     found = {p.name for p in folder.iterdir() if p.suffix in (".json", ".safetensors")}
     unlisted = found - files.keys() - {MANIFEST}
@@ -39,6 +40,8 @@ def verify(folder: Path) -> str:
         raise WeightsError(f"{folder / min(unlisted)} is not in the manifest; install the model again.")
     for name, expected in files.items():
         path = folder / name
+        if not tensors and path.suffix in model_store.WEIGHTS:
+            continue
         if ahead.done(sha256, path) != expected:
             raise WeightsError(f"{path} is damaged (its sha256 differs from the manifest); install the model again.")
     return sha256(folder / MANIFEST)
@@ -50,62 +53,72 @@ def bases(folder: Path) -> list[Path]:
     return parts or [folder / "base.safetensors"]
 
 
-class Stored(Mapping[str, Tensor]):
-    """The tensors of some files by name, each read and restored to float32 on access, so that a model is packed layer
-    by layer without being whole in memory. A file is open only while it is read, since the pages of a mapped file count
-    as resident memory."""
+class Stored(Source):
+    """The tensors of some files, so that a model is packed layer by layer without being whole in memory. A file is
+    mapped only while an array of it is held, since the pages of a mapped file count as resident memory."""
 
     def __init__(self, *paths: Path) -> None:
-        self._files = dict[str, list[Path]]()
+        """Raises WeightsError or UnusableModel."""
+        self._entries = dict[str, list[Entry]]()
         for path in paths:
-            for part in parts_of(path):
-                self._files.setdefault(part, []).append(path)
-        stored = sorted(self._files)  # an order that every process agrees on
+            try:
+                for entry in mapped.entries(path):
+                    self._entries.setdefault(entry.name, []).append(entry)
+            except Damaged as error:
+                raise WeightsError(f"{path} is damaged ({reason(error)}); install the model again.") from error
+        stored = sorted(self._entries)  # an order that every process agrees on
         self._forms = {
             name.removesuffix(f".{form}"): form for name in stored if (form := name.rpartition(".")[2]) in FORMS
         }
         parts = {f"{stem}.{part}" for stem, form in self._forms.items() for part in FORMS[form]}
         self._forms |= dict.fromkeys((name for name in stored if name not in parts), "")
+        super().__init__(self._forms)
 
-    def __getitem__(self, name: str) -> Tensor:
+    def shape(self, name: str) -> tuple[int, ...]:
+        form = self._forms[name]
+        found = self._entries[f"{name}.{form}" if form else name]
+        rows, columns = sum(entry.shape[0] for entry in found if entry.shape), found[0].shape[1:]
+        return (rows, *columns[:-1], columns[-1] * (1 if form == "q8" else 2)) if form and columns else (rows, *columns)
+
+    def floats(self, name: str) -> F32:
         """Raises WeightsError if the stored parts do not fit together."""
         form, parts = self.parts(name)
         try:
-            return restored(form, *parts)
-        except (RuntimeError, IndexError) as error:
+            if form:
+                return restored(form, *parts)
+            return mapped.below([mapped.floats(entry) for entry in self._entries[name]])
+        except (Damaged, ValueError, IndexError) as error:
             raise damaged(name, error) from error
 
     def form(self, name: str) -> str:
-        """See `forms.Coded`."""
         return self._forms[name]
 
-    def parts(self, name: str) -> tuple[str, tuple[Tensor, ...]]:
-        """The form of a tensor and its parts as they are stored: mapped from its file, or joined from several. Raises
-        WeightsError."""
+    def parts(self, name: str) -> tuple[str, CodedParts]:
+        """Mapped from its file, or joined from several."""
         form = self._forms[name]
-        named = [f"{name}.{part}" for part in FORMS[form]] if form else [name]
+        if not form:
+            return "", ()
         try:
-            with ExitStack() as stack:  # open each file once, since that reads the names of all its tensors
-                files = {path: stack.enter_context(opened(path)) for path in self._holding(named)}
-                rows = ([files[path].get_tensor(part) for path in self._files[part]] for part in named)
-                return form, tuple(some[0] if len(some) == 1 else torch.cat(some) for some in rows)
-        except (OSError, SafetensorError, RuntimeError) as error:
+            return form, tuple(self._part(f"{name}.{part}") for part in FORMS[form])
+        except (Damaged, ValueError) as error:
             raise damaged(name, error) from error
 
-    def _holding(self, parts: Sequence[str]) -> set[Path]:
-        for part in parts:
-            if part not in self._files:
-                raise SafetensorError(f"{part} is missing")
-        return {path for part in parts for path in self._files[part]}
+    def table(self, name: str) -> RowReader:
+        form, parts = self.parts(name)
+        return (lambda ids: restored(form, *(part[ids] for part in parts))) if form else super().table(name)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._forms  # without reading the tensor
+    def _part(self, name: str) -> Array:
+        found = self._entries.get(name)
+        if found is None:
+            raise Damaged(f"{name} is missing")
+        return mapped.below([coded(entry) for entry in found])
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._forms)
 
-    def __len__(self) -> int:
-        return len(self._forms)
+def coded(entry: Entry) -> Array:
+    """A part of a form. Raises Damaged or UnusableModel."""
+    if entry.dtype not in CODED:
+        raise Damaged(f"its parts have the type {entry.dtype}")
+    return mapped.array(entry)
 
 
 def damaged(name: str, error: Exception) -> WeightsError:
@@ -113,91 +126,88 @@ def damaged(name: str, error: Exception) -> WeightsError:
     return WeightsError(f"The tensor {named} is damaged ({reason(error)}); install the model again.")
 
 
-def opened(path: Path) -> Any:
-    """A safetensors file. Raises UnusableModel, OSError or SafetensorError."""
-    reading.opened(path).close()  # the library would wait for a pipe
-    return safe_open(path, framework="pt")
-
-
-def parts_of(path: Path) -> list[str]:
-    """The names in a file. Raises WeightsError."""
-    try:
-        with opened(path) as file:
-            return list(file.keys())
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{path} is damaged ({reason(error)}); install the model again.") from error
-
-
-def restored(form: str, tensor: Tensor, *rest: Tensor) -> Tensor:
-    """The parts of a form, in the order of FORMS -> float32."""
+def restored(form: str, codes: Array, *rest: Array) -> F32:
+    """The parts of a form, in the order of FORMS -> float32 [N, K]."""
     match form:
         case "q8":
-            return grouped(tensor, *rest)
+            return grouped(codes, *rest)
         case "q4":
-            return grouped(unpack_nibbles(tensor), *rest)
-        case "k4":
-            return grouped(unpack_nibbles(tensor), *fractions(*rest))
-    return tensor.float()
+            return grouped(unpack_nibbles(codes), *rest)
+    return grouped(unpack_nibbles(codes), *fractions(*rest))
 
 
-def grouped(q: Tensor, scale: Tensor, least: Tensor | None = None) -> Tensor:
+def grouped(q: Array, scale: Array, least: Array | None = None) -> F32:
     """[N, K] codes with [N, K/32] scale (and minimum) -> [N, K] float32."""
-    groups = q.float().view(q.shape[0], -1, GROUP).mul_(scale.float()[..., None])
-    if least is not None:
-        groups += least.float()[..., None]
-    return groups.flatten(1)
+    groups = q.astype(np.float32).reshape(q.shape[0], -1, GROUP)
+    with np.errstate(over="ignore", invalid="ignore"):
+        groups *= scale.astype(np.float32)[..., None]
+        if least is not None:
+            groups += least.astype(np.float32)[..., None]
+    return groups.reshape(q.shape[0], -1)
 
 
-def fractions(scale: Tensor, least: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+def fractions(scale: Array, least: Array, unit: Array) -> tuple[F32, F32]:
     """Scale and minimum of k4, as stored -> float32 [N, K/32], as `grouped` takes them."""
-    step = unit.float() / 255
-    return scale * step[:, :1], least * -step[:, 1:]
+    step = unit.astype(np.float32) / np.float32(255)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return scale.astype(np.float32) * step[:, :1], least.astype(np.float32) * -step[:, 1:]
 
 
-def q8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """[N, K] float -> int8 codes [N, K] and float16 scale [N, K/32]."""
-    groups = weight.view(weight.shape[0], -1, GROUP)
-    scale = (groups.abs().amax(-1) / 127).clamp_min(1e-7).half()
-    codes = groups.div(scale.float()[..., None]).round_().clamp_(-127, 127)  # in place: fresh pages cost more than this
-    return codes.to(torch.int8).flatten(1), scale
+def q8(weight: F32) -> tuple[Array, Array]:
+    """[N, K] float32 -> int8 codes [N, K] and float16 scale [N, K/32]."""
+    groups = weight.reshape(weight.shape[0], -1, GROUP)
+    with np.errstate(over="ignore", invalid="ignore"):  # of what is no number, which stays none in the scale
+        scale = np.maximum(np.abs(groups).max(-1) / 127, 1e-7).astype(np.float16)
+        codes = groups / scale.astype(np.float32)[..., None]
+        np.clip(np.rint(codes, out=codes), -127, 127, out=codes)
+        return codes.astype(np.int8).reshape(weight.shape), scale
 
 
-def q4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[N, K] float -> uint8 [N, K/2], float16 scale and minimum [N, K/32]; round to nearest between the extremes."""
-    groups = weight.view(weight.shape[0], -1, GROUP)
-    least = groups.amin(-1).half()
-    scale = ((groups.amax(-1) - least.float()) / 15).clamp_min(1e-7).half()
-    codes = ((groups - least.float()[..., None]) / scale.float()[..., None]).round().clamp(0, 15).to(torch.uint8)
-    return pack_nibbles(codes.flatten(1)), scale, least
+def q4(weight: F32) -> tuple[Array, Array, Array]:
+    """[N, K] float32 -> uint8 [N, K/2], float16 scale and minimum [N, K/32]; round to nearest between the extremes."""
+    groups = weight.reshape(weight.shape[0], -1, GROUP)
+    with np.errstate(over="ignore", invalid="ignore"):
+        least = groups.min(-1).astype(np.float16)
+        scale = np.maximum((groups.max(-1) - least.astype(np.float32)) / 15, 1e-7).astype(np.float16)
+        return nibbles(groups, scale.astype(np.float32), least.astype(np.float32)), scale, least
 
 
-def k4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """[N, K] float -> uint8 [N, K/2], uint8 scale and minimum [N, K/32], float16 unit [N, 2]; round to nearest between
-    the extremes, the lower of which is at most 0."""
-    groups = weight.view(weight.shape[0], -1, GROUP)
-    least = groups.amin(-1).clamp_max(0)
-    scale, least, unit = row_fractions((groups.amax(-1) - least) / 15, -least)
-    step, offset = fractions(scale, least, unit)
-    codes = ((groups - offset[..., None]) / step.clamp_min(1e-12)[..., None]).round().clamp(0, 15)
-    return pack_nibbles(codes.to(torch.uint8).flatten(1)), scale, least, unit
+def k4(weight: F32) -> tuple[Array, Array, Array, Array]:
+    """[N, K] float32 -> uint8 [N, K/2], uint8 scale and minimum [N, K/32], float16 unit [N, 2]; round to nearest
+    between the extremes, the lower of which is at most 0."""
+    groups = weight.reshape(weight.shape[0], -1, GROUP)
+    with np.errstate(over="ignore", invalid="ignore"):
+        low = np.minimum(groups.min(-1), 0)
+        scale, least, unit = row_fractions((groups.max(-1) - low) / 15, -low)
+        step, offset = fractions(scale, least, unit)
+        return nibbles(groups, np.maximum(step, 1e-12), offset), scale, least, unit
 
 
-def row_fractions(scale: Tensor, least: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Scale and minimum (0 or more, subtracted) float [N, K/32] -> as k4 stores them, with their unit."""
-    unit = torch.stack((scale.amax(1), least.amax(1)), 1).clamp_min(1e-6).half()
-    counts = (torch.stack((scale, least), 1) / unit.float()[..., None] * 255).round().clamp(0, 255).to(torch.uint8)
-    return counts[:, 0].contiguous(), counts[:, 1].contiguous(), unit
+def nibbles(groups: F32, step: F32, offset: F32) -> Array:
+    """The nearest codes of groups [N, K/32, 32] under a step and an offset [N, K/32], uint8 [N, K/2]."""
+    codes = (groups - offset[..., None]) / step[..., None]
+    np.clip(np.rint(codes, out=codes), 0, 15, out=codes)
+    return pack_nibbles(codes.astype(np.uint8).reshape(len(groups), -1))
 
 
-def pack_nibbles(codes: Tensor) -> Tensor:
+def row_fractions(scale: F32, least: F32) -> tuple[Array, Array, Array]:
+    """Scale and minimum (0 or more, subtracted) float32 [N, K/32] -> as k4 stores them, with their unit."""
+    unit = np.maximum(np.stack((scale.max(1), least.max(1)), 1), 1e-6).astype(np.float16)
+    counts = np.rint(np.stack((scale, least), 1) / unit.astype(np.float32)[..., None] * 255).clip(0, 255)
+    counts = counts.astype(np.uint8)
+    return counts[:, 0].copy(), counts[:, 1].copy(), unit
+
+
+def pack_nibbles(codes: Array) -> Array:
     """uint8 [N, K] of 0..15 -> [N, K/2]."""
-    return codes[:, 0::2] | (codes[:, 1::2] << 4)
+    packed: Array = codes[:, 0::2] | (codes[:, 1::2] << 4)
+    return packed
 
 
-def unpack_nibbles(packed: Tensor) -> Tensor:
+def unpack_nibbles(packed: Array) -> Array:
     """uint8 [N, K/2] -> [N, K] of 0..15, both nibbles of a byte in one pass, on a little-endian machine."""
-    wide = packed.to(torch.int16)
-    return (wide | (wide << 4)).bitwise_and_(0x0F0F).view(torch.uint8)
+    wide = packed.astype(np.uint16)
+    return ((wide | (wide << 4)) & 0x0F0F).view(np.uint8)
 
 
 def write_manifest(folder: Path, about: dict[str, Any]) -> None:

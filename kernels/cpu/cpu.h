@@ -60,9 +60,12 @@ typedef struct {
     const float *weight, *bias;
 } Norm;
 
-/* W x, in a canvas + B (A x), + bias. `down` is A and `up` is B, NULL in the other path; `bias` may be NULL. */
+/* W x, in a canvas + B (A x), + bias. W is `count` matrices, one below the other; `down` is A and `up` is B, NULL in the
+   other path; `bias` may be NULL. */
 typedef struct {
-    const Matrix *matrix, *down, *up;
+    const Matrix *const *matrices;
+    int64_t count;
+    const Matrix *down, *up;
     const float *bias;
 } Product;
 
@@ -113,6 +116,14 @@ typedef struct {
     uint8_t *work; /* `lane_bytes` of them */
 } Lane;
 
+/* Rows of logits [rows, columns], and the tokens that count in each: bit i % 8 of byte i / 8 of a set, all if it is
+   NULL. */
+typedef struct {
+    const float *x;
+    int64_t rows, columns;
+    const uint8_t *const *sets; /* [rows], or NULL */
+} Logits;
+
 enum { THREADS = 4 }; /* most threads of a job */
 
 /* Computes units `from` to `end` of a job; `thread` is below THREADS and differs between threads at work. */
@@ -131,6 +142,11 @@ typedef struct {
     void (*normalize)(const float *x, int64_t rows, int64_t columns, Norm norm, float eps, float *out);
     int64_t (*lane_bytes)(const Lane *lane);
     void (*through)(const Lane *lane);
+    /* The `count` greatest numbers of each row, descending, the first of equal ones first, and their ids; -inf and -1
+       after the last token of its set. */
+    void (*best)(const Logits *of, int64_t count, float *values, int32_t *ids);
+    /* The sums of e to x - top and of that times x - top, [rows, 2]; NaN where the row's greatest, `top`, is not finite. */
+    void (*weigh)(const Logits *of, const float *top, double *sums);
 } Variant;
 
 extern const Variant caesura_amx, caesura_avx512, caesura_avxvnni, caesura_avx2, caesura_neon, caesura_portable;

@@ -188,9 +188,10 @@ static void product(const Matrix *matrix, const Quantized *x, float *out, int64_
 }
 
 #include "layers.h"
+#include "scores.h"
 
 #define JOINED(name) caesura_##name
 #define NAMED(name) JOINED(name)
 #define TEXT_OF(name) #name
 #define TEXT(name) TEXT_OF(name)
-const Variant NAMED(VARIANT) = {TEXT(VARIANT), RUNS, quantize, product, normalize, lane_bytes, through};
+const Variant NAMED(VARIANT) = {TEXT(VARIANT), RUNS, quantize, product, normalize, lane_bytes, through, best, weigh};

@@ -1,4 +1,4 @@
-/* A decoder layer, and a lane of rows through all layers; engine/models/_llama_layer.py is the same in PyTorch. Part of
+/* A decoder layer, and a lane of rows through all layers; engine/models/llama/layer.py is the same in PyTorch. Part of
    generic.h. */
 
 /* Of 16 numbers, in their order. */
@@ -13,11 +13,10 @@ INLINE Floats larger(Floats a, Floats b) {
     return (Floats)(((Ints)a & first) | ((Ints)b & ~first));
 }
 
-/* e to x, to a unit or two of float32's last place; 0 below e to -87. As a power of two and a polynomial of the rest. */
-INLINE Floats exponential(Floats x) {
-    const Floats zero = {0}, least = zero - 87, clamped = -larger(-larger(x, least), zero - 88);
-    const Floats shifted = clamped * 1.44269504f + 12582912.0f, whole = shifted - 12582912.0f;
-    const Floats rest = fused(whole, all(2.12194440e-4f), fused(whole, all(-0.693359375f), clamped));
+/* e to x from -87 to 88, to a unit or two of float32's last place: a power of two and a polynomial of the rest. */
+INLINE Floats raised(Floats x) {
+    const Floats shifted = x * 1.44269504f + 12582912.0f, whole = shifted - 12582912.0f;
+    const Floats rest = fused(whole, all(2.12194440e-4f), fused(whole, all(-0.693359375f), x));
     Floats value = fused(rest, all(1.9875691e-4f), all(1.3981999e-3f));
     value = fused(value, rest, all(8.3334519e-3f));
     value = fused(value, rest, all(4.1665795e-2f));
@@ -25,7 +24,13 @@ INLINE Floats exponential(Floats x) {
     value = fused(value, rest, all(0.5f));
     value = fused(value * rest, rest, rest) + 1;
     const Ints power = (Ints)shifted << 23;
-    return (Floats)(((Ints)value + power) & (x >= least));
+    return (Floats)((Ints)value + power);
+}
+
+/* e to x; 0 below e to -87. */
+INLINE Floats exponential(Floats x) {
+    const Floats zero = {0}, least = zero - 87, clamped = -larger(-larger(x, least), zero - 88);
+    return (Floats)((Ints)raised(clamped) & (x >= least));
 }
 
 /* ---- norms and the MLP; all widths are multiples of 16 */
@@ -157,11 +162,13 @@ static Work work_of(const Lane *lane) {
 
 static int64_t lane_bytes(const Lane *lane) { return work_of(lane).size; }
 
-/* x [rows, columns of the matrix], rows `stride` apart -> out [rows, its rows], overwritten or added to. */
+/* x [rows, columns of W], rows `stride` apart -> out [rows, rows of W], overwritten or added to. */
 static void times(const Product *of, const float *x, int64_t rows, int64_t stride, Work *work, float *out, int add) {
-    const int64_t wide = of->matrix->rows;
-    quantize(x, rows, of->matrix->columns, stride, &work->x);
-    product(of->matrix, &work->x, out, wide, add);
+    int64_t wide = 0, at = 0;
+    for (int64_t i = 0; i < of->count; i++) wide += of->matrices[i]->rows;
+    quantize(x, rows, of->matrices[0]->columns, stride, &work->x);
+    for (int64_t i = 0; i < of->count; at += of->matrices[i++]->rows)
+        product(of->matrices[i], &work->x, out + at, wide, add);
     if (of->down) {
         product(of->down, &work->x, work->low, of->down->rows, 0);
         quantize(work->low, rows, of->down->rows, of->down->rows, &work->narrow);

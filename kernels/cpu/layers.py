@@ -1,6 +1,6 @@
 """Decoder layers in C: one call takes a lane of rows through all of them. Has the structures of cpu.h and fills them.
 
-engine/models/_llama_layer.py is the same in PyTorch. Keys and values are bfloat16; all widths are multiples of 16.
+engine/models/llama/layer.py is the same in PyTorch. Keys and values are bfloat16; all widths are multiples of 16.
 """
 
 import ctypes
@@ -8,12 +8,18 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from caesura.kernels.cpu import C, Matrix, N, P, chosen, library, variants
+from caesura.kernels.cpu import F32, GROUP, C, Matrix, N, P, Packed, address, chosen, library, variants
 
 WIDTHS = 16  # heads, rows and the MLP are multiples of it
+
+
+def fits(hidden: int, inner: int, heads: int, width: int) -> bool:
+    """True if there is a library, and it supports layers of these widths."""
+    whole = all(size % GROUP == 0 for size in (hidden, inner, heads * width))
+    return chosen() != "torch" and whole and width % WIDTHS == 0
 
 
 class _Norm(ctypes.Structure):
@@ -21,7 +27,7 @@ class _Norm(ctypes.Structure):
 
 
 class _Product(ctypes.Structure):
-    _fields_ = (("matrix", P), ("down", P), ("up", P), ("bias", P))
+    _fields_ = (("matrices", P), ("count", N), ("down", P), ("up", P), ("bias", P))
 
 
 class _Layer(ctypes.Structure):
@@ -68,17 +74,17 @@ class _Lane(ctypes.Structure):
 class Projection(NamedTuple):
     """W x, + B (A x) if there are `down` (A) and `up` (B), + bias."""
 
-    matrix: Matrix
+    weight: Packed
     down: Matrix | None = None
     up: Matrix | None = None
-    bias: Tensor | None = None
+    bias: F32 | None = None
 
 
 class Norm(NamedTuple):
     """The RMS norm, or the layer norm if there is a bias."""
 
-    weight: Tensor
-    bias: Tensor | None = None
+    weight: F32
+    bias: F32 | None = None
 
 
 class Shape(NamedTuple):
@@ -102,25 +108,30 @@ class Layer(NamedTuple):
 
 
 class KvRows(NamedTuple):
-    """Rows `first` to `end` go into a KV from row `at` on. `buffers` are its keys [groups, capacity, width], column by
-    column, and values of each layer. The bool mask [rows, columns] is for the last columns; without one, rows see
-    all."""
+    """Rows `first` to `end` go into a KV from row `at` on. `buffers` are, for each layer, the addresses of its keys
+    [groups, width, capacity] and values [groups, capacity, width], uint16 with the bits of bfloat16, and the capacity,
+    a multiple of WIDTHS. The bool mask [rows, columns] is for the last columns; without one, rows see all."""
 
     first: int
     end: int
     at: int
-    buffers: Sequence[tuple[Tensor, Tensor]]
-    mask: Tensor | None
+    buffers: Sequence[tuple[int, int, int]]
+    mask: NDArray[np.bool_] | None
 
 
-def normalized(x: Tensor, norm: Norm, eps: float) -> Tensor:
+def normalized(x: F32, norm: Norm, eps: float) -> F32:
     """Rows [rows, size] float32 after the norm, as in the layers; size is a multiple of WIDTHS."""
-    x = x.contiguous()
-    out, (weight, bias) = torch.empty_like(x), (part if part is None else part.float().contiguous() for part in norm)
+    x = np.ascontiguousarray(x)
+    out, (weight, bias) = np.empty_like(x), (None if part is None else floats(part) for part in norm)
     assert weight is not None
-    held = _Norm(weight.data_ptr(), None if bias is None else bias.data_ptr())
-    library().caesura_normalize(variants()[chosen()], x.data_ptr(), *x.shape, ctypes.byref(held), eps, out.data_ptr())
+    held = _Norm(address(weight), None if bias is None else address(bias))
+    library().caesura_normalize(variants()[chosen()], address(x), *x.shape, ctypes.byref(held), eps, address(out))
     return out
+
+
+def floats(of: NDArray[Any]) -> F32:
+    """As the library reads them."""
+    return np.ascontiguousarray(of, np.float32)
 
 
 class Layers:
@@ -138,11 +149,11 @@ class Layers:
     def __repr__(self) -> str:
         return f"<Layers {self.count}>"
 
-    def _pointer(self, tensor: Tensor | None) -> int | None:
-        if tensor is None:
+    def _pointer(self, numbers: F32 | None) -> int | None:
+        if numbers is None:
             return None
-        self._kept.append(tensor.float().contiguous())
-        return int(self._kept[-1].data_ptr())
+        self._kept.append(floats(numbers))
+        return address(self._kept[-1])
 
     def _matrix(self, matrix: Matrix | None) -> int | None:
         self._kept.append(matrix)
@@ -152,7 +163,9 @@ class Layers:
         return _Norm() if norm is None else _Norm(self._pointer(norm.weight), self._pointer(norm.bias))
 
     def _linear(self, of: Projection) -> _Product:
-        return _Product(self._matrix(of.matrix), self._matrix(of.down), self._matrix(of.up), self._pointer(of.bias))
+        self._kept.append(of.weight)
+        weight = ctypes.addressof(of.weight.held), len(of.weight.matrices)
+        return _Product(*weight, self._matrix(of.down), self._matrix(of.up), self._pointer(of.bias))
 
     def _layer(self, layer: Layer) -> _Layer:
         query, key = layer.heads or (None, None)
@@ -169,39 +182,33 @@ class Layers:
 
     def through(
         self,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        x: F32,
+        cos: F32,
+        sin: F32,
         spans: Sequence[KvRows],
         wanted: Sequence[int] | None = None,
         taps: Sequence[int] = (),
-    ) -> tuple[Tensor, Sequence[Tensor]]:
+    ) -> tuple[F32, Sequence[F32]]:
         """Take x [rows, hidden] float32 through all layers, in place; cos and sin [rows, width] are of the positions.
         Returns the `wanted` rows, or all, and x after each of the `taps` [taps, rows, hidden]."""
-        tapped = x.new_empty(len(taps), *x.shape)
+        tapped = np.empty((len(taps), *x.shape), np.float32)
         rows = range(len(x)) if wanted is None else [row % len(x) for row in wanted]
         assert len(rows) <= len(x)
-        masks = [None if span.mask is None else span.mask.contiguous() for span in spans]
+        masks = [None if span.mask is None else np.ascontiguousarray(span.mask) for span in spans]
         found = [
-            _Span(span.first, span.end, span.at, *((0, None) if mask is None else (mask.shape[1], mask.data_ptr())))
+            _Span(span.first, span.end, span.at, *((0, None) if mask is None else (mask.shape[1], address(mask))))
             for span, mask in zip(spans, masks, strict=True)
         ]
-        buffers = [
-            _Buffer(keys.data_ptr(), values.data_ptr(), keys.shape[1])
-            for number in range(self.count)
-            for keys, values in (span.buffers[number] for span in spans)
-        ]
-        assert x.is_contiguous()
-        assert cos.is_contiguous()
-        assert sin.is_contiguous()
+        buffers = [_Buffer(*span.buffers[number]) for number in range(self.count) for span in spans]
+        assert all(part.dtype == np.float32 and part.flags.c_contiguous for part in (x, cos, sin))
         lane = _Lane(
             shape=ctypes.pointer(self._shape),
             layers=self._layers,
             count=self.count,
-            x=x.data_ptr(),
+            x=address(x),
             rows=len(x),
-            cos=cos.data_ptr(),
-            sin=sin.data_ptr(),
+            cos=address(cos),
+            sin=address(sin),
             spans=(_Span * len(found))(*found),
             span_count=len(found),
             buffers=(_Buffer * len(buffers))(*buffers),
@@ -209,15 +216,15 @@ class Layers:
             wanted_count=-1 if wanted is None else len(rows),
             taps=(N * len(taps))(*taps),
             tap_count=len(taps),
-            tapped=tapped.data_ptr(),
+            tapped=address(tapped),
         )
         lane.work = self._work(library().caesura_lane_bytes(self._variant, ctypes.byref(lane)))
         library().caesura_through(self._variant, ctypes.byref(lane))
-        return x[: len(rows)], tapped.unbind()
+        return x[: len(rows)], list(tapped)
 
     def _work(self, size: int) -> int:
         """Work memory of at least `size` bytes, kept by this thread."""
         work = getattr(self._local, "work", None)
         if work is None or len(work) < size:
-            work = self._local.work = torch.empty(size, dtype=torch.uint8)
-        return int(work.data_ptr())
+            work = self._local.work = np.empty(size, np.uint8)
+        return address(work)

@@ -1,4 +1,4 @@
-/* Philox 4x32-10, a counted generator of random numbers (Salmon et al. 2011); philox.py is the same in PyTorch. */
+/* Philox 4x32-10, a counted generator of random numbers (Salmon et al. 2011); philox.py is the same in numpy. */
 #include "cpu.h"
 
 enum { BLOCKS = 16 }; /* counters at once, for vectors */

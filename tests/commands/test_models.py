@@ -13,8 +13,8 @@ import pytest
 from caesura import cli, model_store, paths, speeds
 from caesura.client.backend import EngineUnavailable
 from caesura.client.shared import Engine
+from caesura.engine.models import audit
 from caesura.engine.tokens.tokenizer_file import QWEN
-from caesura.engine.weights import audit
 from caesura.engine.weights.stored import WeightsError
 from caesura.ipc import rendezvous
 from caesura.server.options import Options, parse

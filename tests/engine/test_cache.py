@@ -1,12 +1,19 @@
 """Which KV a job gets, and that nothing one job does shows in another's."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from caesura.engine.cache import KV, Cache, Kept, common
+from caesura.engine.cache import KV, Cache, HostStore, Kept, Store, common
+from caesura.engine.cache.tensors import TensorStore
+
+STORES = {"numpy": HostStore(np.float32), "bits": HostStore(np.uint16), "torch": TensorStore("cpu", torch.bfloat16)}
 
 
-def put(kv: KV, layer: int, at: int, rows: torch.Tensor) -> None:
+def put(kv: KV, layer: int, at: int, rows: NDArray[np.float32]) -> None:
     """Keys [heads, n, width], and values that are their opposites."""
     keys, values = kv.get(layer, at, at + rows.shape[1])
     keys[:], values[:] = rows, -rows
@@ -15,7 +22,7 @@ def put(kv: KV, layer: int, at: int, rows: torch.Tensor) -> None:
 def filled(cache: Cache, ids: list[int]) -> KV:
     """Lease and prefill: a row's key is its id."""
     kv = cache.lease(ids)
-    missing = torch.tensor(ids[kv.length :], dtype=torch.float32)
+    missing = np.array(ids[kv.length :], np.float32)
     kv.reserve(len(missing))
     put(kv, 0, kv.length, missing[None, :, None])
     kv.length += len(missing)
@@ -24,7 +31,8 @@ def filled(cache: Cache, ids: list[int]) -> KV:
 
 
 def rows(kv: KV) -> list[float]:
-    return kv.get(0, 0, kv.length)[0][0, :, 0].tolist()
+    found: list[float] = kv.get(0, 0, kv.length)[0][0, :, 0].tolist()
+    return found
 
 
 def test_typing_appends() -> None:
@@ -37,29 +45,49 @@ def test_typing_appends() -> None:
     assert (cache.reused, cache.asked) == (3, 7)
 
 
-def test_what_was_never_put_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention computes with it before it is masked."""
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda self, *shape: self.new_full(shape, torch.nan))
+@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+def test_what_was_never_put_is_zero(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention computes with it before it is masked, so it must be finite."""
+    monkeypatch.setattr(np, "empty", np.ones)
+    monkeypatch.setattr(torch, "empty", torch.ones)
     for turned in (False, True):
-        kv = KV([Kept(2, 4, turned=turned)])
+        kv = KV([Kept(2, 4, turned=turned)], store)
         kv.reserve(50)
-        assert all(part.isfinite().all() for part in kv.get(0, 0, 256))
+        assert not any(part.any() for part in kv.get(0, 0, 256))
 
 
-def test_keys_that_lie_column_by_column_are_the_same_keys() -> None:
-    plain, turned = KV([Kept(2, 4)]), KV([Kept(2, 4, turned=True)])
+@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+def test_keys_that_lie_column_by_column_are_the_same_keys(store: Store) -> None:
+    plain, turned = KV([Kept(2, 4)], store), KV([Kept(2, 4, turned=True)], store)
     for kv in (plain, turned):
         for start in range(0, 600, 50):
-            rows = torch.arange(start, start + 50.0)[None, :, None].expand(2, 50, 4) + torch.arange(8.0).view(2, 1, 4)
             kv.reserve(50)
-            put(kv, 0, start, rows)
+            for part, first in zip(kv.get(0, start, start + 50), (start, start + 7), strict=True):
+                numbers = np.arange(first, first + 50)[None, :, None] % 128 + np.arange(8).reshape(2, 1, 4)
+                part[:] = numbers if isinstance(part, np.ndarray) else torch.from_numpy(numbers)
             kv.length += 50
     fork = turned.fork()
     fork.truncate(300)
     for kv, length in ((turned, 600), (fork, 300)):
         for one, other in zip(kv.get(0, 0, length), plain.get(0, 0, length), strict=True):
-            assert torch.equal(one, other)
-    assert turned.get(0, 0, 600)[0].stride(1) == 1
+            assert one.tolist() == other.tolist()
+        assert kv.get(0, 0, length)[0].tolist() != kv.get(0, 0, length)[1].tolist()
+    assert strides(turned.get(0, 0, 600)[0])[1] == 1
+
+
+def strides(part: Any) -> list[int]:
+    """Of rows and columns, in numbers."""
+    return [step // part.itemsize for step in part.strides] if isinstance(part, np.ndarray) else list(part.stride())
+
+
+@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+def test_the_addresses_are_those_of_the_buffers(store: Store) -> None:
+    kv = KV([Kept(2, 4, turned=True), Kept(1, 2)], store)
+    for _ in range(3):
+        kv.reserve(kv.buffers[0][0].shape[1] + 1)
+        expected = [(store.address(k), store.address(v), k.shape[1], 0) for k, v in kv.buffers]
+        assert kv.addresses == expected
+        assert all(address for k, v, *_ in kv.addresses for address in (k, v))
 
 
 def test_deleting_truncates() -> None:
@@ -150,7 +178,7 @@ def test_a_sliding_layer_keeps_its_window_and_goes_back_as_far_as_its_slack() ->
     for number in range(5000):
         kv.reserve(1)
         for layer in range(2):
-            put(kv, layer, number, torch.full((1, 1, 1), number))
+            put(kv, layer, number, np.full((1, 1, 1), number, np.float32))
         kv.length += 1
         kv.ids.append(number)
     assert kv.get(0, 4991, 5000)[0][0, :, 0].tolist() == list(range(4991, 5000))

@@ -5,14 +5,17 @@ import math
 from collections import Counter
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from caesura.engine import samplers
 from caesura.engine.draws import Draws
-from caesura.engine.samplers import Reading, Scores, statistics
+from caesura.engine.samplers import Reading
 from caesura.engine.samplers.drawing.ancestral import chances
+from caesura.engine.scores import told
+from caesura.engine.scores.tensors import TensorScores
 
 TOKENS, MASK, STEPS, TIMES = 3, 3, 24, 800
 DATA = torch.tensor([[0.30, 0.02, 0.08], [0.05, 0.20, 0.01], [0.04, 0.10, 0.20]], dtype=torch.float64)
@@ -47,10 +50,10 @@ def predicted(text: Text) -> Tensor:
 
 
 def seen(text: Text, seed: int, step: int) -> Reading:
-    logits = predicted(text)
-    token, nothing = torch.tensor([-1 if held == MASK else held for held in text]), torch.zeros(2, dtype=torch.bool)
-    scores = Scores(*(values[0] for values in statistics(logits)))
-    return Reading((0, 1), scores, logits, token < 0, nothing, token, None, step, STEPS, Draws(seed, step))
+    scores = TensorScores(predicted(text))
+    token, nothing = np.array([-1 if held == MASK else held for held in text], np.int32), np.zeros(2, np.bool_)
+    (statistics,) = told(scores.statistics())
+    return Reading((0, 1), statistics, scores, token < 0, nothing, token, None, step, STEPS, Draws(seed, step))
 
 
 @pytest.mark.parametrize("text", [(MASK, MASK), (MASK, 1), (2, MASK)])
@@ -66,7 +69,7 @@ def test_the_step_of_ancestral_is_the_posterior_of_the_process(text: Text, left:
             for x, now in itertools.product(TEXTS, NOISED)
             if now[slot] == token
         )
-        ours = chance[slot] * predicted(text).exp()[slot, token]
+        ours = float(chance[slot]) * predicted(text).exp()[slot, token]
         assert float(joint / marginal(text, t)) == pytest.approx(float(ours), abs=1e-12)
 
 
@@ -81,8 +84,8 @@ def test_of_score_ratios_it_is_the_step_of_staggered_scores(wrong: float) -> Non
     theirs = (torch.linalg.inv(kept(t - s)).T @ ratios) * kept(t - s)[:, MASK]
     logits = ratios[None].log() + math.log(math.expm1(t))  # as SEDD's family has them
     logits[:, MASK] = -torch.inf
-    asked = seen((MASK, MASK), 0, 0)._replace(logits=logits, open=torch.tensor([True]), ratios=True)
-    ours = chances(asked, left) * logits.softmax(-1)[0]
+    asked = seen((MASK, MASK), 0, 0)._replace(scores=TensorScores(logits), open=np.array([True]), ratios=True)
+    ours = float(chances(asked, left)[0]) * logits.softmax(-1)[0]
     torch.testing.assert_close(ours[:MASK], theirs[:MASK], atol=1e-12, rtol=0)
     assert float(1 - ours.sum()) == pytest.approx(float(theirs[MASK]), abs=1e-12)
 
@@ -103,7 +106,7 @@ def filled(name: str, seed: int, *, ratios: bool) -> Text:
         decision = sampler(seen(text, seed, step)._replace(ratios=ratios))
         assert decision.drawn is not None
         assert decision.accept.any()
-        assert torch.equal(decision.accept, decision.drawn >= 0)
+        assert np.array_equal(decision.accept, decision.drawn >= 0)
         new = decision.drawn.tolist()
         text = (new[0] if decision.accept[0] else text[0], new[1] if decision.accept[1] else text[1])
     return text

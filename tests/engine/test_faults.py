@@ -3,15 +3,19 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from caesura import wire
 from caesura.engine import faults, models, scheduler
 from caesura.engine.faults import Broken, Faults
-from caesura.engine.models import Run
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import Run
+from caesura.engine.models.devices import Gpu
+from caesura.engine.models.llama.native import NativeLlama
 from caesura.engine.scheduler import Scheduler
+from caesura.engine.scores.host import HostScores
+from caesura.engine.scores.tensors import TensorScores
 
 from ..support.checkpoints import gemma
 
@@ -56,14 +60,19 @@ class Faulty:
         self._fails(None)
 
 
+NAN = 0x7FC0  # in bfloat16, as a CPU keeps keys and values
+
+
 def no_numbers(found: Any, runs: Sequence[Run]) -> Any:
     """In what is answered, and in what stays in the contexts."""
     for run in runs:
         with torch.inference_mode():
             for part in run.kv.get(0, 0, run.kv.length):
-                part.fill_(torch.nan)
+                part[:] = NAN if isinstance(part, np.ndarray) else torch.nan
     if isinstance(found, tuple):
-        return tuple(part * torch.nan for part in found)
+        return tuple(no_numbers(part, ()) for part in found)
+    if isinstance(found, TensorScores | HostScores):
+        return type(found)(found.logits * np.float32(np.nan))  # type: ignore[arg-type]
     return None if found is None else found * torch.nan
 
 
@@ -81,7 +90,7 @@ def uniform(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(params=["threshold", "verify", "uniform"])
-def faulty(request: pytest.FixtureRequest, tiny: BlockLlama, uniform: Any) -> tuple[Faulty, str | None]:
+def faulty(request: pytest.FixtureRequest, tiny: NativeLlama, uniform: Any) -> tuple[Faulty, str | None]:
     """A model and the sampler that it is asked with."""
     return (Faulty(uniform), None) if request.param == "uniform" else (Faulty(tiny), request.param)
 
@@ -140,7 +149,7 @@ def test_where_memory_runs_out_jobs_are_answered_and_the_engine_does_less_at_onc
     assert engine.faults.live <= scheduler.LIVE // 2
 
 
-def test_a_context_that_does_not_fit_into_memory_costs_its_job_alone(tiny: BlockLlama) -> None:
+def test_a_context_that_does_not_fit_into_memory_costs_its_job_alone(tiny: NativeLlama) -> None:
     model = Faulty(tiny)
     engine = Scheduler(model)  # type: ignore[arg-type]
     model.fail(no_memory)
@@ -150,7 +159,7 @@ def test_a_context_that_does_not_fit_into_memory_costs_its_job_alone(tiny: Block
     assert isinstance(answers(engine, job("long", LINE, "threshold", "word " * 2000))["long"], wire.Done)
 
 
-def test_three_faults_in_a_minute_ask_for_another_process(tiny: BlockLlama) -> None:
+def test_three_faults_in_a_minute_ask_for_another_process(tiny: NativeLlama) -> None:
     model = Faulty(tiny)
     engine = Scheduler(model)  # type: ignore[arg-type]
     model.fail(no_numbers)
@@ -160,7 +169,7 @@ def test_three_faults_in_a_minute_ask_for_another_process(tiny: BlockLlama) -> N
         answers(engine, job("last", LINE, "threshold"))
 
 
-def test_where_memory_is_short_for_eight_all_are_answered_by_one_after_another(tiny: BlockLlama) -> None:
+def test_where_memory_is_short_for_eight_all_are_answered_by_one_after_another(tiny: NativeLlama) -> None:
     """Nobody is told to try another process as long as fewer at once get on."""
     most = 0
 
@@ -179,7 +188,7 @@ def test_where_memory_is_short_for_eight_all_are_answered_by_one_after_another(t
     assert {type(event) for event in last.values()} == {wire.Done}
 
 
-def test_memory_that_one_job_alone_does_not_get_is_a_fault(tiny: BlockLlama) -> None:
+def test_memory_that_one_job_alone_does_not_get_is_a_fault(tiny: NativeLlama) -> None:
     model = Faulty(tiny)
     engine = Scheduler(model)  # type: ignore[arg-type]
     model.fail(no_memory)
@@ -211,7 +220,7 @@ def test_it_is_half_of_those_that_ran_together_that_run_on() -> None:
         assert policy.live == live
 
 
-def test_faults_that_lie_far_apart_are_forgiven(tiny: BlockLlama) -> None:
+def test_faults_that_lie_far_apart_are_forgiven(tiny: NativeLlama) -> None:
     model = Faulty(tiny)
     engine = Scheduler(model)  # type: ignore[arg-type]
     model.fail(no_numbers)
@@ -221,13 +230,14 @@ def test_faults_that_lie_far_apart_are_forgiven(tiny: BlockLlama) -> None:
             engine.step(lambda number=number: 40.0 * number)  # type: ignore[misc]
 
 
-def test_a_device_that_has_failed_takes_the_process_along(tiny: BlockLlama) -> None:
+def test_a_device_that_has_failed_takes_the_process_along(tiny: NativeLlama) -> None:
     def lost(found: Any, runs: Sequence[Run]) -> Any:
         raise torch.AcceleratorError("an illegal memory access was encountered")
 
     for prefix in ("x = ", "word " * 2000):
         model = Faulty(tiny)
         engine = Scheduler(model)  # type: ignore[arg-type]
+        model.machine = Gpu("cuda")
         model.fail(lost)
         with pytest.raises(torch.AcceleratorError):
             answers(engine, job("job", LINE, "threshold", prefix))

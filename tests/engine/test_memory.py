@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from caesura.engine import memory, models
+from caesura.engine.memory import DoesNotFit
 from caesura.engine.methods.uniform import graphs
-from caesura.engine.models import ModelError
-from caesura.engine.models.diffusion_gemma import CONTEXTS, Config, DiffusionGemma, kept
+from caesura.engine.model import ModelError, Run
+from caesura.engine.models.diffusion_gemma.model import CONTEXTS, Config, DiffusionGemma, kept
 from caesura.engine.supervisor import supervisor
-from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import head, jit
 
 from ..support.checkpoints import gemma, tiny
@@ -35,7 +35,7 @@ def on_cpu(tokens: int) -> int:
 
 
 def on_cuda(tokens: int) -> int:
-    return memory.of_step(LARGE.vocab_size) + graphs.of_recorded(LARGE.vocab_size, 2)
+    return memory.of_step(LARGE.vocab_size) + memory.of_recorded(LARGE.vocab_size, 2)
 
 
 def weights(bits: float) -> int:
@@ -60,22 +60,22 @@ def test_the_table_of_the_docs_is_what_is_counted() -> None:
         expected = [weights(bits), *(memory.of_context(KEPT, n, 2) for n in contexts)]
         assert row[1:] == [f"{n / GIB:.1f}" for n in expected]
     assert f"and {memory.of_step(LARGE.vocab_size) / GIB:.1f} for a\nstep's logits" in text
-    assert f"on a GPU {graphs.of_recorded(LARGE.vocab_size, 2) / GIB:.2f} more, which recorded steps keep" in text
+    assert f"on a GPU {memory.of_recorded(LARGE.vocab_size, 2) / GIB:.2f} more, which recorded steps keep" in text
 
 
 def test_what_does_not_fit_is_refused_with_the_context_that_would() -> None:
     width = LARGE.vocab_size
-    room = weights(4.5) + memory.of_step(width) + graphs.of_recorded(width, 2) + 2 * GIB
-    with pytest.raises(WeightsError, match=r"needs 14\.3 GiB .* 3\.5 .* 6\.2 for 261,888 .* 19\.8 are free on cuda"):
+    room = weights(4.5) + memory.of_step(width) + memory.of_recorded(width, 2) + 2 * GIB
+    with pytest.raises(DoesNotFit, match=r"needs 14\.3 GiB .* 3\.5 .* 6\.2 for 261,888 .* 19\.8 are free on cuda"):
         memory.fit("it", weights(4.5), KEPT, on_cuda, 261_888, 2, "cuda", 4, room, 1024)
-    with pytest.raises(WeightsError) as error:
+    with pytest.raises(DoesNotFit) as error:
         memory.fit("it", weights(4.5), KEPT, on_cuda, 261_888, 2, "cuda", 4, room, 1024)
     said = re.search(r"CAESURA_CONTEXT=(\d+)", str(error.value))
     assert said
     proposed = int(said[1])
     assert memory.fit("it", weights(4.5), KEPT, on_cuda, proposed, 2, "cuda", 4, room, 1024) == 1
     more = proposed + 1024
-    with pytest.raises(WeightsError):
+    with pytest.raises(DoesNotFit):
         memory.fit("it", weights(4.5), KEPT, on_cuda, more, 2, "cuda", 4, room, 1024)
 
 
@@ -96,7 +96,7 @@ def test_contexts_follow_the_memory_and_a_laptop_keeps_few(device: str, left: in
 
 
 def test_where_no_context_fits_fewer_bits_are_proposed() -> None:
-    with pytest.raises(WeightsError, match=r"one of fewer bits"):
+    with pytest.raises(DoesNotFit, match=r"one of fewer bits"):
         memory.fit("it", weights(16), KEPT, on_cuda, 8192, 2, "cuda", 4, 32 * GIB, 1024)
 
 
@@ -140,13 +140,13 @@ def test_what_recorded_steps_keep_is_enough_and_not_much_more(monkeypatch: pytes
             head.launch_draw(of, asked, seen, torch.zeros(rows), open)
         kept = sum(graphs.BUCKETS) * hidden * 2 * CONTEXTS  # what recordings hold of their own, nearly all of it
     assert held.now < held.most / 4, "what was let go is not counted"
-    assert held.most + kept < graphs.of_recorded(width, 2) < 1.5 * (held.most + kept)
+    assert held.most + kept < memory.of_recorded(width, 2) < 1.5 * (held.most + kept)
 
 
 def test_a_model_of_short_contexts_is_told_of_one_that_fits() -> None:
     width = LARGE.vocab_size
     room = memory.of_step(width) + memory.of_context(KEPT, 600, 2)
-    with pytest.raises(WeightsError, match="512 tokens fit: set CAESURA_CONTEXT=512"):
+    with pytest.raises(DoesNotFit, match="512 tokens fit: set CAESURA_CONTEXT=512"):
         memory.fit("it", 0, KEPT, on_cpu, 768, 2, "cpu", 4, room, 512)
 
 
@@ -154,9 +154,9 @@ def test_recorded_steps_have_room_on_a_gpu_alone() -> None:
     width, one = LARGE.vocab_size, memory.of_context(KEPT, 8192, 2)
     room = memory.of_step(width) + one
     assert memory.fit("it", 0, KEPT, on_cpu, 8192, 2, "cpu", 4, room, 1024) == 1
-    with pytest.raises(WeightsError):
-        memory.fit("it", 0, KEPT, on_cuda, 8192, 2, "cuda", 4, room + graphs.of_recorded(width, 2) - 1, 1024)
-    assert memory.fit("it", 0, KEPT, on_cuda, 8192, 2, "cuda", 4, room + graphs.of_recorded(width, 2), 1024) == 1
+    with pytest.raises(DoesNotFit):
+        memory.fit("it", 0, KEPT, on_cuda, 8192, 2, "cuda", 4, room + memory.of_recorded(width, 2) - 1, 1024)
+    assert memory.fit("it", 0, KEPT, on_cuda, 8192, 2, "cuda", 4, room + memory.of_recorded(width, 2), 1024) == 1
 
 
 @pytest.fixture(scope="module")
@@ -207,8 +207,8 @@ def test_a_context_outside_what_it_was_trained_on_is_refused(folder: Path, conte
 
 
 def test_the_context_that_is_asked_for_is_used(folder: Path) -> None:
-    assert models.load(str(folder), "cpu", 2048).max_context == 2048
-    assert models.load(str(folder)).max_context == 4080
+    assert models.load(str(folder), "cpu", 2048).spec.max_context == 2048
+    assert models.load(str(folder)).spec.max_context == 4080
 
 
 def test_a_long_context_holds_the_window_alone_on_sliding_layers(folder: Path) -> None:
@@ -216,8 +216,8 @@ def test_a_long_context_holds_the_window_alone_on_sliding_layers(folder: Path) -
     assert isinstance(model, DiffusionGemma)
     ids = (model.tokenizer.encode(CODE) * 8)[:4000]
     kv = model.cache().lease([])
-    for start in range(0, len(ids), model.chunk):
-        model.prefill(ids[start : start + model.chunk], kv)
+    for start in range(0, len(ids), model.spec.chunk):
+        model.prefill(ids[start : start + model.spec.chunk], kv)
     assert kv.nbytes <= memory.of_context(kept(model.config), len(ids) + 256, 4)
     whole = model.cache().lease([])
     with pytest.MonkeyPatch.context() as patch:
@@ -226,5 +226,5 @@ def test_a_long_context_holds_the_window_alone_on_sliding_layers(folder: Path) -
             model.prefill(ids[start : start + 1000], whole)
     assert whole.nbytes > 1.5 * kv.nbytes
     canvas = list(range(20, 36))
-    one, other = (model.denoise([models.Run(k, canvas, range(4000, 4016))]) for k in (kv, whole))
+    one, other = (model.denoise([Run(k, canvas, range(4000, 4016))]).logits for k in (kv, whole))
     assert torch.allclose(one, other, atol=5e-4)

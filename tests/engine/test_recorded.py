@@ -3,7 +3,7 @@ so; everything else must leave them as they are."""
 
 import pytest
 
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.kernels import cpu
 
 from ..support.checkpoints import recorded

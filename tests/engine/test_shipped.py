@@ -1,13 +1,15 @@
 """The models `coder` and `small`: whole, small enough, and not silly. What they are worth `caesura eval` measures."""
 
+import numpy as np
 import pytest
 import torch
 
 from caesura import wire
 from caesura.engine import models
-from caesura.engine.models import Model, Run
+from caesura.engine.model import Model, Run
 from caesura.engine.samplers import names
 from caesura.engine.scheduler import Scheduler
+from caesura.engine.scores import told
 from caesura.engine.weights import stored
 from caesura.model_store import CODER, PACKAGES, SMALL, files, locate
 
@@ -78,10 +80,10 @@ def nats(model: Model, text: str, before: str = "") -> float:
     """Of a byte of `text`, on average."""
     read, ids = model.tokenizer.encode(before or "\n"), model.tokenizer.encode(text)
     both = [*read, *ids]
-    causal = torch.ones(len(both), len(both), dtype=torch.bool).tril()
-    logp = model.forward([Run(model.cache().lease([]), both, range(len(both)), causal)])[0].log_softmax(-1)
-    loss = -logp[len(read) - 1 : -1].gather(1, torch.tensor(ids)[:, None]).sum()
-    return float(loss) / len(text.encode())
+    causal = np.tri(len(both), dtype=np.bool_)
+    scores = model.forward([Run(model.cache().lease([]), both, range(len(both)), causal)])[0]
+    (logp,) = told(scores.logp(range(len(read) - 1, len(both) - 1), ids))
+    return -float(logp.sum()) / len(text.encode())
 
 
 def test_the_base_reads_code(model: Model) -> None:
@@ -139,8 +141,8 @@ def test_typing_reuses_the_context(model: Model) -> None:
 
 
 def test_every_special_the_engine_relies_on_is_there(model: Model) -> None:
-    assert len(model.separator) == 1
+    assert len(model.spec.separator) == 1
     pieces = model.tokenizer.pieces
-    assert pieces[model.separator[0]] == b""
+    assert pieces[model.spec.separator[0]] == b""
     printable = {bytes([b]) for b in (*range(0x20, 0x7F), *b"\t\n\r\f", *range(0x80, 0xC0), *range(0xC2, 0xF1))}
     assert printable <= set(pieces)

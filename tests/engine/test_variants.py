@@ -1,6 +1,6 @@
 """The same gaps with each variant of the C library, chosen by CAESURA_CPU as a user does: the same fills. Portable C
 rounds in other places and may take the other of two tokens that are nearly as likely; its bound is in
-weights/test_canary.py.
+test_canary.py.
 """
 
 from pathlib import Path

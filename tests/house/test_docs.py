@@ -30,7 +30,7 @@ def test_every_test_that_a_document_names_exists(name: str, least: int) -> None:
 
 def test_every_file_that_the_map_names_exists() -> None:
     named = re.findall(r"`([\w./]+\.(?:py|c|h))`", (ROOT / "docs" / "architecture.md").read_text("utf-8"))
-    folders = ("caesura", "server", "engine", "kernels", "cluster", "tests", "training", "gpu", "bench")
+    folders = ("caesura", "server", "engine", "kernels", "cluster", "models", "tests", "training", "gpu", "bench")
     files = [f"/{path.relative_to(ROOT).as_posix()}" for folder in folders for path in (ROOT / folder).rglob("*.*")]
     assert [name for name in sorted(set(named)) if not any(file.endswith(f"/{name}") for file in files)] == []
 

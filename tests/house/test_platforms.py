@@ -16,6 +16,7 @@ import pytest
 from caesura import paths
 from caesura.client.backend import EngineFailed
 from caesura.engine import memory, worker
+from caesura.engine.device import Host
 from caesura.engine.supervisor import supervisor
 from caesura.ipc import endpoints, locks, rendezvous
 from caesura.ipc.rendezvous import Holder
@@ -95,9 +96,9 @@ def test_memory_is_that_of_the_machine_where_nobody_says_what_is_free(monkeypatc
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(Path, "read_text", missing)
-    assert memory.free("cpu") == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert memory.free(Host()) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     monkeypatch.delattr(os, "sysconf")
-    assert memory.free("cpu") is None
+    assert memory.free(Host()) is None
 
 
 def test_on_windows_a_lock_keeps_nobody_from_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

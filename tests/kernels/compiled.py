@@ -20,7 +20,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from caesura.engine.methods.uniform import renoise
-from caesura.engine.models.diffusion_gemma import Config
+from caesura.engine.models.diffusion_gemma.model import Config
 from caesura.kernels import attention, decision, experts, fp8, gated, head, matmul, norms, nvfp4, rotary
 from caesura.kernels.linear import Dense, Linear
 

@@ -19,6 +19,10 @@ const char *caesura_name(const Variant *variant);
 int64_t caesura_packed_bytes(int64_t form, int64_t rows, int64_t columns);
 void caesura_pack(int64_t form, int64_t rows, int64_t columns, const uint8_t *codes, const uint8_t *scale,
                   const uint8_t *least, const float *unit, uint8_t *tiles);
+int64_t caesura_form(int64_t number);
+int caesura_repack(int64_t number, int64_t rows, int64_t columns, const uint8_t *from, int64_t stride, int64_t first,
+                   uint8_t *tiles);
+int caesura_restore(int64_t number, int64_t rows, int64_t columns, const uint8_t *from, int64_t stride, float *out);
 int64_t caesura_work_bytes(int64_t rows, int64_t columns);
 void caesura_threads(int count);
 void caesura_product(const Variant *variant, const Matrix *const *matrices, int64_t count, const float *x, int64_t rows,
@@ -106,8 +110,25 @@ static void product_of_a_random_shape(int variants) {
     free(x), free(plain);
 }
 
+/* A matrix in a format of files, of rows that lie together: into the middle of tiles, and to floats. */
+static void blocks_of_a_random_shape(void) {
+    static const int64_t kinds[][3] = {{0, 1, 4},    {1, 1, 2},    {30, 1, 2},     {2, 32, 18},    {3, 32, 20},   {6, 32, 22},
+                                       {7, 32, 24},  {8, 32, 34},  {12, 256, 144}, {13, 256, 176}, {14, 256, 210}};
+    const int64_t *kind = kinds[draw() % 11], rows = from(1, 40), first = from(0, 20), wide = kind[1];
+    const int64_t columns = wide * from(1, wide == 1 ? 300 : 4), stride = columns / wide * kind[2];
+    uint8_t *stored = bytes(rows * stride, 255), *tiles = memory(caesura_packed_bytes(caesura_form(kind[0]), first + rows, columns));
+    float *values = memory(rows * columns * 4);
+    caesura_repack(kind[0], rows, columns, stored, stride, first, tiles);
+    caesura_restore(kind[0], rows, columns, stored, stride, values);
+    free(stored), free(tiles), free(values);
+}
+
 static Product product_of(int64_t rows, int64_t columns, int64_t rank) {
-    Product found = {matrix(rows, columns), 0, 0, draw() % 2 ? numbers(rows, 0.1f) : 0};
+    const Matrix **parts = memory(2 * sizeof *parts);
+    const int64_t first = draw() % 2 ? rows : from(1, rows - 1);
+    Product found = {parts, 1 + (first < rows), 0, 0, draw() % 2 ? numbers(rows, 0.1f) : 0};
+    parts[0] = matrix(first, columns);
+    if (first < rows) parts[1] = matrix(rows - first, columns);
     if (rank) found.down = matrix(rank, columns), found.up = matrix(rows, rank);
     return found;
 }
@@ -165,6 +186,7 @@ int main(int count, char **arguments) {
     for (int64_t rounds = count > 1 ? atoi(arguments[1]) : 1; rounds > 0; rounds--) {
         product_of_a_random_shape(variants);
         lane_of_a_random_shape(variants);
+        blocks_of_a_random_shape();
     }
     return 0;
 }

@@ -1,11 +1,13 @@
 """DiffusionGemma and code models on a CUDA device. Needs no more than a GPU machine is assumed to have
 (gpu/README.md)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,18 +20,19 @@ from caesura.engine.draws import Draws
 from caesura.engine.methods import _forward
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.methods.uniform.graphs import Graphs
+from caesura.engine.methods.uniform.renoise import by_entropy
 from caesura.engine.methods.verify.search import Search
-from caesura.engine.models import Run
-from caesura.engine.models._llama_gpu.passes import ROWS
-from caesura.engine.models.diffusion_gemma import DiffusionGemma
+from caesura.engine.model import Quantise, Run
+from caesura.engine.models.convert import convert
+from caesura.engine.models.diffusion_gemma.model import DiffusionGemma
+from caesura.engine.models.llama.gpu.passes import ROWS
 from caesura.engine.noise import Uniform
-from caesura.engine.samplers import entropy_bound
+from caesura.engine.scores import Best, told
+from caesura.engine.scores.tensors import TensorScores
 from caesura.engine.tokens.tokenizer import Tokenizer
-from caesura.engine.weights.convert import convert
-from caesura.engine.weights.forms import Quantise
 from caesura.wire import Hole, Json, Pattern
 
-from ..support.checkpoints import gemma, qwen
+from ..support.checkpoints import compared, gemma, qwen
 from ..support.checkpoints.tiny import CODE, VOCABULARY, Scripted, alone, infill, train_tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
@@ -42,7 +45,7 @@ def test_it_finds_what_the_cpu_finds(tmp_path: Path) -> None:
     assert there.device.startswith("cuda")
     canvas, prompt = list(range(20, 40)), here.tokenizer.encode(CODE[:400])
     at = range(len(prompt), len(prompt) + len(canvas))
-    one, other = (m.denoise([Run(m.cache().lease([]), canvas, at, fresh=prompt)]) for m in (here, there))
+    one, other = (m.denoise([Run(m.cache().lease([]), canvas, at, fresh=prompt)]).logits for m in (here, there))
     assert torch.allclose(one, other.cpu(), atol=5e-3)
     assert alone(there, infill("a", CODE[:400], CODE[400:600], Hole(12, "line"))).holes[0].text
 
@@ -53,9 +56,9 @@ class Place:
     def __init__(self, folder: Path) -> None:
         model = models.load(str(gemma.published(folder)), "cuda")
         assert isinstance(model, DiffusionGemma)
-        assert isinstance(model.noise, Uniform)
+        assert isinstance(model.spec.noise, Uniform)
         vocabulary, self.model = Vocabulary(model), model
-        self.recorded = Graphs(model, model.noise.schedule, entropy_bound.select, vocabulary)
+        self.recorded = Graphs(model, model.spec.noise.schedule, by_entropy, vocabulary)
         self.recorded.rehearse()
         assert self.recorded._recordings
         self.layout = lay(model, vocabulary, infill("j", CODE[:400] + "x = ", CODE[400:600], Hole(20, "line")), 20)
@@ -66,7 +69,7 @@ class Place:
             uniform.step(model, [first], self.recorded.step)
 
     def canvas(self, seed: int) -> uniform.Renoising:
-        return uniform.Renoising(self.layout.canvas.resized([20]), self.kv, entropy_bound.select, 24, seed)
+        return uniform.Renoising(self.layout.canvas.resized([20]), self.kv, by_entropy, 24, seed)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -107,11 +110,11 @@ def test_steps_launched_ahead_are_those_launched_one_by_one(tmp_path: Path, seed
 
 
 def test_a_code_model_in_bfloat16_says_what_the_cpu_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = qwen.floats(tmp_path, "cpu", torch.float32, monkeypatch)
-    there = qwen.floats(tmp_path, "cuda", torch.bfloat16, monkeypatch)
-    rows, mask = list(range(40, 60)), torch.ones(20, 20, dtype=torch.bool).tril()
+    here = compared.qwen_in("f32", tmp_path, "cpu", monkeypatch)
+    there = compared.qwen_in("bf16", tmp_path, "cuda", monkeypatch)
+    rows, mask = list(range(40, 60)), np.tri(20, dtype=np.bool_)
     one, other = (
-        m.forward([Run(m.cache().lease(rows), rows, range(20, 40), mask, fresh=rows)])[0].softmax(-1).cpu()
+        m.forward([Run(m.cache().lease(rows), rows, range(20, 40), mask, fresh=rows)])[0].logits.softmax(-1).cpu()
         for m in (here, there)
     )
     assert (one - other).abs().sum(-1).max() < 0.05
@@ -119,15 +122,15 @@ def test_a_code_model_in_bfloat16_says_what_the_cpu_says(tmp_path: Path, monkeyp
 
 def test_a_pass_as_a_cuda_graph_is_the_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several sizes, after contexts that move in memory."""
-    model = qwen.floats(tmp_path, "cuda", torch.bfloat16, monkeypatch)
+    model = compared.qwen_in("bf16", tmp_path, "cuda", monkeypatch)
 
     def judged() -> list[Tensor]:
         found, kvs = [], [model.cache().lease([]) for _ in range(2)]
         for rows in (1, 9, 41, 3, 48) * 4:
             for kv in kvs:
-                at, mask = kv.length, torch.ones(rows, rows, dtype=torch.bool).tril()
+                at, mask = kv.length, np.tri(rows, dtype=np.bool_)
                 run = Run(kv, [*range(40, 40 + rows)], range(at, at + rows), mask, fresh=[] if at else [5, 6])
-                found.append(model.forward([run])[0].softmax(-1))
+                found.append(model.forward([run])[0].logits.softmax(-1))
         return found
 
     launched = judged()
@@ -145,7 +148,7 @@ def test_a_model_in_a_form_says_what_its_rounded_weights_say(form: Quantise, tmp
     convert(folder, tmp_path / form, form, lambda done, total: None)
     here, there = (models.load(str(tmp_path / form), device, exact=device == "cpu") for device in ("cpu", "cuda"))
     ids = list(range(20, 60))
-    one, other = (models.logits(model, ids).softmax(-1).cpu() for model in (here, there))
+    one, other = (compared.logits(model, ids).softmax(-1).cpu() for model in (here, there))
     assert (one - other).abs().sum(-1).max() < 0.05
 
 
@@ -161,8 +164,8 @@ def test_a_model_in_a_form_says_what_its_rounded_weights_say(form: Quantise, tmp
 )
 def test_a_code_model_fills_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]) -> None:
     """Behind a context of several chunks; a few numbers come to the CPU once a pass."""
-    model = qwen.floats(tmp_path, "cuda", torch.bfloat16, monkeypatch)
-    model.chunk = 128
+    model = compared.qwen_in("bf16", tmp_path, "cuda", monkeypatch)
+    model.spec = replace(model.spec, chunk=128)
     job = infill("a", CODE[:1500], CODE[1500:1700], **{"segments": (Hole(6),)} | fields)
     copied, on_host = list[int](), _forward.on_host
 
@@ -181,7 +184,7 @@ def test_a_code_model_fills_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_search_finds_the_same_numbers_on_a_gpu_and_waits_for_none(
     tmp_path: Path, seed: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, there = (qwen.floats(tmp_path, device, torch.float32, monkeypatch) for device in ("cpu", "cuda"))
+    here, there = (compared.qwen_in("f32", tmp_path, device, monkeypatch) for device in ("cpu", "cuda"))
     encode, draw = here.tokenizer.encode, torch.Generator().manual_seed(1)
     tail, head = encode("x ="), encode("\ny")
     draws = Draws(seed) if seed else None
@@ -190,14 +193,20 @@ def test_a_search_finds_the_same_numbers_on_a_gpu_and_waits_for_none(
         search.propose(encode(" count + 1"), "lookup")
     for _ in range(4):
         rows = [len(search.plan().ids) for search in (one, other)]
-        logp = torch.randn(rows[0], VOCABULARY, generator=draw).log_softmax(-1)
-        copied, told = logp.cuda(), one.read(logp)
+        logits = torch.randn(rows[0], VOCABULARY, generator=draw)
+        copied, expected = TensorScores(logits.cuda()), told(*one.read(TensorScores(logits)))
         with not_waiting(strict=seed is None):
-            found = other.read(copied)
-        assert torch.allclose(found.cpu(), told, atol=1e-4)
+            asked = other.read(copied)
+        for mine, its in zip(flat(told(*asked)), flat(expected), strict=True):
+            np.testing.assert_allclose(mine, its, atol=1e-4)
         for search in (one, other):
-            search.receive(told.tolist())
+            search.receive(expected)
             search.prune()
+
+
+def flat(answers: Iterable[Any]) -> list[Any]:
+    """The arrays of answers, some of which have several."""
+    return [part for answer in answers if answer is not None for part in (answer if type(answer) is Best else [answer])]
 
 
 @contextmanager
@@ -215,8 +224,8 @@ class There(Scripted):
 
     device = "cuda"
 
-    def denoise(self, runs: Sequence[Run]) -> Tensor:
-        return super().denoise(runs).cuda()
+    def hidden(self, runs: Sequence[Run]) -> Tensor:
+        return super().hidden(runs).cuda()
 
 
 @pytest.mark.parametrize("sampler", samplers.names())

@@ -5,15 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from caesura.engine import models
 from caesura.engine.methods.uniform import renoise
-from caesura.engine.models import Run
-from caesura.engine.models.diffusion_gemma import DiffusionGemma
-from caesura.engine.weights.convert import convert
-from caesura.engine.weights.forms import Quantise
+from caesura.engine.model import Quantise, Run
+from caesura.engine.models.convert import convert
+from caesura.engine.models.diffusion_gemma.model import DiffusionGemma
+from caesura.engine.scores import Allowed
 from caesura.kernels import attention, experts, gated, head, matmul, norms, rotary
 
 from ..support.checkpoints import gemma
@@ -36,7 +37,7 @@ def test_a_step_through_the_kernels_is_a_step_without_them(
     model = models.load(str(folder), "cpu")
     assert isinstance(model, DiffusionGemma)
     text = model.tokenizer.encode(CODE[:120])
-    canvas, temperature, bias = list(range(20, 37)), torch.tensor(0.6), torch.zeros(model.width)
+    canvas, temperature, anything = list(range(20, 37)), torch.tensor(0.6), Allowed(np.ones(model.width, np.bool_))
 
     def steps() -> list[tuple[torch.Tensor, ...]]:
         """Two steps behind text that came in two parts, the second conditioned on the first."""
@@ -46,7 +47,7 @@ def test_a_step_through_the_kernels_is_a_step_without_them(
         for _ in range(2):
             at = len(text)
             run = Run(kv, canvas, range(at, at + len(canvas)), fresh=fresh, conditioning=conditioning)
-            asked = renoise.Asked(model.hidden([run]), temperature, [bias] * len(canvas), [True] * len(canvas))
+            asked = renoise.Asked(model.hidden([run]), temperature, [anything] * len(canvas), [True] * len(canvas))
             outlook, fresh = renoise.outlooks(model, [asked])[0], []
             conditioning = outlook.soft
             assert conditioning is not None

@@ -15,8 +15,8 @@ import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from caesura.engine.methods.uniform import renoise
-from caesura.engine.models import block_llama
-from caesura.engine.models._llama_gpu.passes import ROWS as ROWS_OF_PASSES
+from caesura.engine.models.llama import config, trunk
+from caesura.engine.models.llama.gpu.passes import ROWS as ROWS_OF_PASSES
 from caesura.kernels import attention, decision, experts, fp8, gated, head, matmul, norms, rotary
 
 pytest.importorskip("triton")
@@ -84,7 +84,8 @@ def test_a_recorded_pass_of_a_code_model_has_the_launches_that_are_documented(
     """In bfloat16, of any size."""
     for folder in (GPU, GPU.with_name("bench")):
         monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(block_llama, "on_gpu", lambda device: True)
+    for module in (trunk, config):
+        monkeypatch.setattr(module, "on_gpu", lambda device: True)
     causal = import_module("causal")
     every = causal.recorded(causal.model("7B", "meta", tiny=False))
     assert len(every) == len(ROWS_OF_PASSES)

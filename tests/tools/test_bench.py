@@ -15,17 +15,17 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from caesura import model_store, wire
 from caesura.engine import samplers
 from caesura.engine.canvas.healing import heal
 from caesura.engine.methods import absorbing, verify
 from caesura.engine.methods.verify.lookup import agreeing
-from caesura.engine.models import Run
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import Run
+from caesura.engine.models.llama.native import NativeLlama
 from caesura.engine.noise import Uniform
 from caesura.engine.scheduler import Scheduler
+from caesura.engine.scores.tensors import TensorScores
 
 from ..support.checkpoints.tiny import Scripted, infill
 
@@ -248,7 +248,7 @@ def test_lookup(cases: ModuleType, rows: ModuleType, prefix: str, suffix: str, e
 
 
 def test_every_row_has_its_completions(
-    cases: ModuleType, rows: ModuleType, tiny: BlockLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cases: ModuleType, rows: ModuleType, tiny: NativeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row is a command from cases to completions; here one that answers in the wrong order."""
     asked: list[list[str]] = []
@@ -502,7 +502,7 @@ def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_peer_is_asked_for_the_text_that_ours_was_asked_for(
-    latency: ModuleType, peers: Path, tiny: BlockLlama
+    latency: ModuleType, peers: Path, tiny: NativeLlama
 ) -> None:
     """The text before the cursor begins where it did, so that the peer finds it read; it may write as much."""
     place = latency.Place("x.py", "a\n" * 2000 + "name = \n", 2000, 7, "value + 1")
@@ -556,7 +556,7 @@ def test_a_crowd_types_and_rests(crowd: ModuleType) -> None:
         assert key.last == (following.at - key.at >= crowd.REST_S)
 
 
-def test_time_passes_where_a_forward_is_paid(crowd: ModuleType, tiny: BlockLlama) -> None:
+def test_time_passes_where_a_forward_is_paid(crowd: ModuleType, tiny: NativeLlama) -> None:
     """One editor at a model that costs 4 ms for its 16 rows or fewer: the last key of a place is answered at once."""
     clock = crowd.Virtual()
     keys = crowd.crowd(1, 20.0, 7)
@@ -586,7 +586,7 @@ def forwards(beside: None) -> ModuleType:
 
 
 def test_forwards_are_counted_with_what_rides_along(
-    forwards: ModuleType, latency: ModuleType, tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch
+    forwards: ModuleType, latency: ModuleType, tiny: NativeLlama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(latency, "FILES", ("csv",))
     monkeypatch.setattr(forwards, "BEFORE", 200)
@@ -600,7 +600,7 @@ def test_forwards_are_counted_with_what_rides_along(
 
 
 def test_a_key_that_the_proposal_foresaw_needs_no_forward(
-    forwards: ModuleType, latency: ModuleType, tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch
+    forwards: ModuleType, latency: ModuleType, tiny: NativeLlama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = latency.Place("a.py", "x = \n", 0, 4, "abcd")
     asked = list[str | None]()
@@ -716,7 +716,7 @@ def parts(beside: None) -> ModuleType:
     return importlib.import_module("parts")
 
 
-def test_each_part_can_be_taken_out(parts: ModuleType, tiny: BlockLlama) -> None:
+def test_each_part_can_be_taken_out(parts: ModuleType, tiny: NativeLlama) -> None:
     from caesura.engine.canvas import prompts, vocabulary
     from caesura.engine.methods.verify import search
     from caesura.server.infill.site import at_cursor
@@ -728,12 +728,18 @@ def test_each_part_can_be_taken_out(parts: ModuleType, tiny: BlockLlama) -> None
         *("whole", "no suffix judge", "no lookup", "no end inside a token", "no syntax gate", "no neighbours"),
         *("prompt plain", "context 512", "context 1024"),
     }
-    before = (search.HEAD, verify.lookup, vocabulary.Vocabulary.crossing, tiny.max_context, prompts.FORMATS.copy())
+    before = (search.HEAD, verify.lookup, vocabulary.Vocabulary.crossing, tiny.spec, prompts.FORMATS.copy())
     whole = parts.fill_all(tiny, cases, ways["whole"])
     for part in ways.values():
         found = parts.fill_all(tiny, cases, part)
         assert parts.summary(cases, found, whole)["n"] == 1
-    assert before == (search.HEAD, verify.lookup, vocabulary.Vocabulary.crossing, tiny.max_context, prompts.FORMATS)
+    assert before == (
+        search.HEAD,
+        verify.lookup,
+        vocabulary.Vocabulary.crossing,
+        tiny.spec,
+        prompts.FORMATS,
+    )
     assert whole == [parts.Fill(whole[0].text, whole[0].ms, whole[0].text.rstrip() == "sum(values)")]
 
 
@@ -826,18 +832,18 @@ class Chosen(Scripted):
 
     base: Sequence[int] = ()
 
-    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
-        judged, logits = super().forward(trees, canvases)
-        for row in range(len(judged)):
-            chosen = row - (self.tail - 1)
-            judged[row, self.base[chosen] if 0 <= chosen < len(self.base) else 0] = self.sure
-        return judged, logits
+    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[TensorScores, TensorScores]:
+        judged, drawn = super().forward(trees, canvases)
+        for row in range(judged.rows):
+            chosen = row - (self.spec.tail - 1)
+            judged.logits[row, self.base[chosen] if 0 <= chosen < len(self.base) else 0] = self.sure
+        return judged, drawn
 
 
 PREFIX, MIDDLE = "def count(total):\n    ", "return total + count * 20"
 
 
-def chosen(tiny: BlockLlama, canvas: str, base: str) -> tuple[Chosen, list[int]]:
+def chosen(tiny: NativeLlama, canvas: str, base: str) -> tuple[Chosen, list[int]]:
     """A model whose two paths say these texts after PREFIX, and the tokens of MIDDLE there."""
     _, forced = heal(tiny.tokenizer, PREFIX)
     encode = tiny.tokenizer.encode
@@ -846,7 +852,7 @@ def chosen(tiny: BlockLlama, canvas: str, base: str) -> tuple[Chosen, list[int]]
     return model, encode(forced + MIDDLE)
 
 
-def test_a_gap_is_read_by_both_paths(canvas: ModuleType, tiny: BlockLlama) -> None:
+def test_a_gap_is_read_by_both_paths(canvas: ModuleType, tiny: NativeLlama) -> None:
     import math
 
     model, tokens = chosen(tiny, MIDDLE, "return total + count - 1")
@@ -884,7 +890,7 @@ def test_a_gap_is_read_by_both_paths(canvas: ModuleType, tiny: BlockLlama) -> No
     ],
 )
 def test_the_steps_of_a_canvas_are_bounded(
-    canvas: ModuleType, tiny: BlockLlama, way: str, tokens: int, forwards: int
+    canvas: ModuleType, tiny: NativeLlama, way: str, tokens: int, forwards: int
 ) -> None:
     before = absorbing.STEPS, absorbing.decide, verify.canvas_drafts
     model = Scripted(tiny.tokenizer, (tiny.tokenizer.encode("total + count * 20") * 3)[:tokens])
@@ -895,7 +901,7 @@ def test_the_steps_of_a_canvas_are_bounded(
     assert (absorbing.STEPS, absorbing.decide, verify.canvas_drafts) == before
 
 
-def test_samplers_are_compared_with_one_token_per_forward(beside: None, tiny: BlockLlama) -> None:
+def test_samplers_are_compared_with_one_token_per_forward(beside: None, tiny: NativeLlama) -> None:
     script = importlib.import_module("samplers")
     model = Scripted(tiny.tokenizer, tiny.tokenizer.encode("(left, right)"))
     case = {"prefix": "x = f", "answer": "(left, right)", "suffix": "\n"}
@@ -907,7 +913,7 @@ def test_samplers_are_compared_with_one_token_per_forward(beside: None, tiny: Bl
     assert {tuple(figures[2:]) for figures in rows.values()} == {("100.0%", "100.0%")}
 
 
-def test_only_the_ways_with_drafts_take_tokens_of_the_canvas(canvas: ModuleType, tiny: BlockLlama) -> None:
+def test_only_the_ways_with_drafts_take_tokens_of_the_canvas(canvas: ModuleType, tiny: NativeLlama) -> None:
     model, _ = chosen(tiny, MIDDLE, MIDDLE)
     bench, job = canvas.Bench(model), infill("j", PREFIX, "\n")
     found = bench.in_turn(job, canvas.PASSES, 1)

@@ -20,6 +20,7 @@ SECONDS = 30.0
 @pytest.fixture(scope="module")
 def capacity() -> Iterator[ModuleType]:
     """The benchmark is a script that imports what lies beside it."""
+    pytest.importorskip("torch")
     sys.path.insert(0, str(BENCH))
     yield importlib.import_module("capacity")
     sys.path.remove(str(BENCH))

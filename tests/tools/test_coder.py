@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 import torch
 
-from caesura.engine.weights import stored
+from caesura.engine.weights import stored, tensors
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "training"))
@@ -40,24 +40,25 @@ def inputs(rows: int, columns: int, chance: torch.Generator) -> torch.Tensor:
 
 
 def output_error(parts: tuple[torch.Tensor, ...], weight: torch.Tensor, x: torch.Tensor) -> float:
-    return float((x @ (stored.restored("k4", *parts) - weight).T).norm() / (x @ weight.T).norm())
+    return float((x @ (tensors.dense("k4", parts) - weight).T).norm() / (x @ weight.T).norm())
 
 
 def test_gptq_changes_what_a_matrix_computes_less_than_rounding_does() -> None:
     chance = torch.Generator().manual_seed(0)
     weight, x = torch.randn(48, 128, generator=chance), inputs(3000, 128, chance)
     seen, unseen = x[:2000], x[2000:]
-    calibrated = gptq.gptq(weight, seen.T @ seen)
-    assert output_error(calibrated, weight, unseen) < 0.7 * output_error(stored.k4(weight), weight, unseen)
+    calibrated, nearest = gptq.gptq(weight, seen.T @ seen), tensors.quantised("k4", weight)
+    assert output_error(calibrated, weight, unseen) < 0.7 * output_error(nearest, weight, unseen)
 
 
 def test_gptq_of_a_diagonal_hessian_rounds_each_weight_to_nearest() -> None:
     """Nothing correlates, so nothing can be made up for."""
     weight = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
-    restored = stored.restored("k4", *gptq.gptq(weight, torch.eye(64)))
-    codes, scale, least, unit = gptq.gptq(weight, torch.eye(64))
-    step = stored.fractions(scale, least, unit)[0].repeat_interleave(32, 1)
-    inside = stored.unpack_nibbles(codes).float().sub(7.5).abs() < 7  # a code at either end may be a clipped weight
+    restored = tensors.dense("k4", gptq.gptq(weight, torch.eye(64)))
+    codes, *rest = (part.numpy() for part in gptq.gptq(weight, torch.eye(64)))
+    step = tensors.of(stored.fractions(*rest)[0]).repeat_interleave(32, 1)
+    codes = tensors.of(stored.unpack_nibbles(codes)).float()
+    inside = codes.sub(7.5).abs() < 7  # a code at either end may be a clipped weight
     assert ((restored - weight).abs() <= step / 2 + 1e-5)[inside].all()
 
 
@@ -144,7 +145,7 @@ def made(source: Path, corpus: Path, out: Path, contexts: int) -> Path:
 def test_a_folder_holds_the_file_again(source: Path, corpus: Path, tmp_path: Path, contexts: int) -> None:
     folder = made(source, corpus, tmp_path / "coder", contexts)
     stored.verify(folder)
-    read, file = stored.Stored(*stored.bases(folder)), coder.Source(source)
+    read, file = tensors.ByName(stored.Stored(*stored.bases(folder))), coder.Source(source)
     config = json.loads((folder / "config.json").read_text())
     assert (config["vocab_size"], config["num_layers"], config["num_kv_heads"], config["rms_norm_eps"]) == (
         271, 2, GROUPS, 1e-6,
@@ -163,7 +164,7 @@ def test_tokens_that_are_kept_have_their_own_embedding(source: Path, corpus: Pat
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert tokenizer.encode(" values<|file_sep|>").tokens == ["Ġvalues", "<|file_sep|>"]
     assert tokenizer.token_to_id("zz") is None
-    embed, file = stored.Stored(*stored.bases(folder))["embed"], coder.Source(source)
+    embed, file = tensors.ByName(stored.Stored(*stored.bases(folder)))["embed"], coder.Source(source)
     old = file.tokenizer()["model"]["vocab"]
     for token, new in tokenizer.get_vocab().items():
         torch.testing.assert_close(embed[new], file.embedding()[old[token]], atol=0.02, rtol=0)
@@ -187,7 +188,7 @@ def test_tokens_that_are_not_ascii_are_added_and_the_others_keep_their_numbers(
     assert after.encode("ï").tokens == [I_UMLAUT]
     assert after.token_to_id(I_UMLAUT) == before.get_vocab_size() == after.get_vocab_size() - 1
     assert before.get_vocab().items() <= after.get_vocab().items()
-    embed, file = stored.Stored(*stored.bases(folder))["embed"], coder.Source(source)
+    embed, file = tensors.ByName(stored.Stored(*stored.bases(folder)))["embed"], coder.Source(source)
     assert embed.shape == (272, HIDDEN)
     expected = file.embedding()[file.tokenizer()["model"]["vocab"][I_UMLAUT]]
     torch.testing.assert_close(embed[-1], expected, atol=0.02, rtol=0)

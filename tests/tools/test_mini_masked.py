@@ -18,6 +18,8 @@ from mini_files import SKIPPED
 
 from caesura.engine import models
 
+from ..support.checkpoints import compared
+
 
 @pytest.fixture(autouse=True)
 def threads():
@@ -97,7 +99,7 @@ def test_the_engine_computes_what_was_trained(trainers, family, tmp_path):
         expected = trainer.net.lm_head(trainer.hidden(drawn)[0, start + trainer.family.shift : length])
     model = models.load(str(tmp_path / family), "cpu", exact=True)
     ids = torch.cat((drawn.clean[0, :start], drawn.shown[0, start:length])).tolist()
-    found = models.logits(model, ids, start)[: len(expected)]
+    found = compared.logits(model, ids, start)[: len(expected)]
     assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
 
 

@@ -25,8 +25,9 @@ import sudoku  # noqa: E402
 from mini_net import Shape  # noqa: E402
 
 from caesura.engine import models  # noqa: E402
-from caesura.engine.methods.uniform.generate import generate  # noqa: E402
 from caesura.engine.tokens.tokenizer import Tokenizer  # noqa: E402
+
+from ..support.checkpoints.generate import generate  # noqa: E402
 
 MINI = ROOT / "tests" / "data" / "mini"
 SMALL = Shape(layers=("sliding", "full", "sliding", "full"), dense=32, expert=8)

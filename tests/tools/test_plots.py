@@ -98,9 +98,9 @@ STACKS = """\
 (libtorch.so);fbgemm::fbgemmPacked<float> (libtorch.so);fbgemm::ExecuteKernel<float> (libtorch.so) 30
 0x7f (libc.so.6);Scheduler.step (caesura/engine/scheduler.py:2);Linear.__call__ (caesura/kernels/int8.py:57);\
 0x7f9ebeb4d0fe (?) 40
-_worker (concurrent/futures/thread.py:83);f.<locals>.attend (caesura/engine/models/block_llama.py:3);\
+_worker (concurrent/futures/thread.py:83);f.<locals>.attend (caesura/engine/models/llama/trunk.py:3);\
 at::_ops::softmax_int::call (libtorch.so);at::native::softmax(at::Tensor const&) (libtorch.so) 20
-_worker (concurrent/futures/thread.py:83);attend (caesura/engine/models/block_llama.py:3);c10::x (libtorch.so) 10
+_worker (concurrent/futures/thread.py:83);attend (caesura/engine/models/llama/trunk.py:3);c10::x (libtorch.so) 10
 _worker (concurrent/futures/thread.py:81);lock_PyThread_acquire_lock (libpython3.11.so.1.0) 500
 main (bench/other.py:1) 7
 """

@@ -69,6 +69,8 @@ def worker(life: int, second: int, mib: float, descriptors: int, threads: int) -
 def test_one_that_leaks_ends_the_run_with_a_failure(
     soak: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("torch")  # whose version a report names
+
     async def soaked(runtime: Path, minutes: float) -> dict[str, object]:
         counts = dict.fromkeys(("kills", "keys", "fills", "crossed", "stale", "orphans"), 0)
         level, leaks = (soak.trend([samples(minutes, KILLED | leak, 0)]) for leak in ({}, {"threads": 1.0}))

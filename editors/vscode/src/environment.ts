@@ -49,8 +49,7 @@ export async function wanted(context: ExtensionContext, asked: boolean): Promise
   }
   const message =
     `Caesura runs a Python program. ${none}It can install one ` +
-    `for itself in ${context.globalStorageUri.fsPath}: pip downloads about 284 MB (1.3 GB on disk), or 2.8 GB where it ` +
-    `takes torch with CUDA, as plain pip on x86-64 Linux does (see caesura.install.pipArguments).`;
+    `for itself in ${context.globalStorageUri.fsPath}: pip downloads about 40 MB (0.5 GB on disk with the model).`;
   const answer = await window.showInformationMessage(message, CREATE, SETTINGS, later);
   if (answer === later) await context.globalState.update(DECLINED, !asked);
   if (answer === SETTINGS) await openSettings();

@@ -9,11 +9,12 @@ from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _race
 from caesura.engine.methods._race import Race, Runner
+from caesura.engine.methods.uniform import renoise
 from caesura.engine.methods.uniform.canvases import Renoising, step
 from caesura.engine.methods.uniform.graphs import Graphs
-from caesura.engine.models import Model, Replayable
+from caesura.engine.model import Model, Replayable
 from caesura.engine.noise import Uniform
-from caesura.engine.samplers import Sampler, entropy_bound, load
+from caesura.engine.samplers import load
 from caesura.wire import Infill
 
 LEAST_STEPS = 8  # steps of a small canvas; a larger one gets one for every two slots
@@ -21,13 +22,13 @@ TRIAL = 2  # steps of every length; the first one sees nothing but noise
 
 
 def refusal(model: Model) -> str:
-    return "" if isinstance(model.noise, Uniform) else f"The model {model.name} has no canvas of uniform noise."
+    return "" if isinstance(model.spec.noise, Uniform) else f"The model {model.name} has no canvas of uniform noise."
 
 
 def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
-    assert isinstance(model.noise, Uniform)
-    schedule = model.noise.schedule
-    sampler, replay = partial(entropy_bound.select, bound=schedule.entropy_bound), None
+    assert isinstance(model.spec.noise, Uniform)
+    schedule = model.spec.noise.schedule
+    sampler, replay = partial(renoise.by_entropy, bound=schedule.entropy_bound), None
     if model.device.startswith("cuda"):
         graphs = Graphs(cast(Replayable, model), schedule, sampler, vocabulary)
         graphs.rehearse()
@@ -37,7 +38,7 @@ def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
 
 def begin(
     model: Model,
-    usual: Sampler,
+    usual: renoise.TensorSampler,
     advance: Callable[[Model, Sequence[Any]], None],
     job: Infill,
     layout: Layout,
@@ -45,11 +46,11 @@ def begin(
     fresh: Sequence[int],
     sampler: str | None = None,
 ) -> Race:
-    assert isinstance(model.noise, Uniform)
-    schedule = model.noise.schedule
+    assert isinstance(model.spec.noise, Uniform)
+    schedule = model.spec.noise.schedule
     works = list[Runner[Any]]()
     for one in _race.canvases(model, job, layout.canvas):
         of = min(schedule.steps, max(LEAST_STEPS, -(-len(one.slots) // 2)))
-        works.append(Renoising(one, kv, load(sampler) if sampler else usual, of, job.seed))
+        works.append(Renoising(one, kv, renoise.on_host(load(sampler)) if sampler else usual, of, job.seed))
     works[0].fresh = fresh
     return Race(works, job.candidates, advance, TRIAL)

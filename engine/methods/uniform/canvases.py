@@ -16,15 +16,16 @@ from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.draws import Draws
 from caesura.engine.methods._race import Runner
 from caesura.engine.methods.uniform import renoise
-from caesura.engine.models import Model, Renoiser, Run
+from caesura.engine.model import Model, Renoiser, Run
 from caesura.engine.noise import Schedule, Uniform
-from caesura.engine.samplers import Sampler
+from caesura.engine.scores import Allowed
+from caesura.engine.scores.tensors import TensorScores
 
 BUDGET = 0.3  # nats of entropy over all slots, below which a canvas at rest is done
 
 
 @dataclass(eq=False)
-class Renoising(Runner[Sampler]):
+class Renoising(Runner[renoise.TensorSampler]):
     """A canvas of uniform noise; `state` is its slots between two forwards."""
 
     state: renoise.CanvasState | None = None
@@ -36,9 +37,9 @@ Replay = Callable[[Sequence[Renoising]], Sequence[Renoising]]
 def step(model: Model, work: Sequence[Renoising], replay: Replay | None = None) -> None:
     """One step of every canvas; a batch does not change any result. `replay` takes over some steps and returns the rest
     of the canvases (graphs.py)."""
-    assert isinstance(model.noise, Uniform)
+    assert isinstance(model.spec.noise, Uniform)
     if left := work if replay is None else replay(work):
-        renew(cast(Renoiser, model), model.noise.schedule, left)
+        renew(cast(Renoiser, model), model.spec.noise.schedule, left)
     for w in work:
         w.close()
 
@@ -82,16 +83,17 @@ def outlooks(
     asked = []
     for w, rows in zip(work, hidden, strict=True):
         pins = [w.canvas.vocabulary.anything] * (len(rows) - len(w.canvas.slots))
-        biases = [*w.canvas.biases(lambda *_: None), *pins]
+        allowed = [*w.canvas.allowed(), *pins]
         open = [*(not slot.locked for slot in w.canvas.slots), *[False] * len(pins)]
-        asked.append(renoise.Asked(rows, schedule.temperature(w.step, w.of), biases, open))
+        asked.append(renoise.Asked(rows, torch.tensor(schedule.temperature(w.step, w.of)), allowed, open))
     free = [i for i, w in enumerate(work) if not w.canvas.ruled]
     found = dict(zip(free, renoise.outlooks(model, [asked[i] for i in free]) if free else [], strict=True))
     for i, w in enumerate(work):
         if w.canvas.ruled:
             raw, slots = model.logits(hidden[i]), len(w.canvas.slots)
-            allowed = torch.cat((w.canvas.constrain(raw[:slots]), raw[slots:]))
-            found[i] = renoise.of_logits(model, allowed, asked[i].temperature, raw)
+            constrained = cast(TensorScores, w.canvas.constrain(TensorScores(raw[:slots])))
+            logits = torch.cat((constrained.logits, raw[slots:]))
+            found[i] = renoise.of_logits(model, logits, asked[i].temperature, raw)
     ask_again(model, {i: work[i].canvas for i in free}, dict(enumerate(asked)), found)
     return [found[i] for i in range(len(work))]
 
@@ -102,16 +104,16 @@ def ask_again(
     asked: dict[int, renoise.Asked],
     found: dict[int, renoise.Outlook],
 ) -> None:
-    """Ask some slots again, in one more pass for all canvases: if a forced text takes several tokens, a slot's bias
+    """Ask some slots again, in one more pass for all canvases: if a forced text takes several tokens, a slot's set
     depends on the best token of the slot before."""
     while True:
         again = dict[int, list[int]]()
         for i, canvas in canvases.items():
-            known, tokens = asked[i].biases, found[i].scores.token[0]
-            wanted = canvas.biases(partial(best_of, known, tokens))
-            if rows := [at for at, bias in enumerate(wanted) if not same(bias, known[at])]:
+            known, tokens = asked[i].allowed, found[i].scores.token[0]
+            wanted = canvas.allowed(partial(best_of, known, tokens))
+            if rows := [at for at, some in enumerate(wanted) if some != known[at]]:
                 again[i] = rows
-                asked[i] = replace(asked[i], biases=[*wanted, *known[len(wanted) :]])
+                asked[i] = replace(asked[i], allowed=[*wanted, *known[len(wanted) :]])
         if not again:
             return
         parts = [asked[i].some(rows) for i, rows in again.items()]
@@ -123,19 +125,13 @@ def asked_right(w: Renoising, tokens: Tensor) -> bool:
     """True if no slot has to be asked again, as `ask_again` would, now that the best tokens are known."""
     if not w.canvas.unhealed():
         return True
-    known = w.canvas.biases(lambda *_: None)
-    return all(map(same, w.canvas.biases(partial(best_of, known, tokens)), known))
+    known = w.canvas.allowed()
+    return w.canvas.allowed(partial(best_of, known, tokens)) == known
 
 
-def best_of(known: Sequence[Tensor], tokens: Tensor, at: int, bias: Tensor) -> int | None:
-    """The best token of a slot if it was asked with that bias."""
-    return int(tokens[at]) if same(bias, known[at]) else None
-
-
-def same(bias: Tensor, other: Tensor) -> bool:
-    """True if two biases are equal. A bias that was dropped and made again is another tensor; by identity alone
-    `ask_again` might never end."""
-    return bias is other or torch.equal(bias, other)
+def best_of(known: Sequence[Allowed], tokens: Tensor, at: int, allowed: Allowed) -> int | None:
+    """The best token of a slot if it was asked for one of these."""
+    return int(tokens[at]) if allowed == known[at] else None
 
 
 def settle(model: Renoiser, schedule: Schedule, w: Renoising, outlook: renoise.Outlook) -> None:
@@ -155,7 +151,8 @@ def terms(schedule: Schedule, w: Renoising, device: torch.device) -> renoise.Con
     may = [not w.judged and slot.hole not in waiting for slot in slots]
     must = [slot is waiting.get(slot.hole) for slot in slots]
     masks, least = torch.tensor([open, may, must], device=device), torch.tensor([enough(schedule, w)], device=device)
-    return renoise.Constraints(masks[0], masks[1], masks[2], w.canvas.vocabulary.stops, least)
+    stops = torch.tensor(w.canvas.vocabulary.stops, dtype=torch.int64, device=device)
+    return renoise.Constraints(masks[0], masks[1], masks[2], stops, least)
 
 
 def enough(schedule: Schedule, w: Renoising) -> float:
@@ -186,4 +183,4 @@ def judge(model: Renoiser, w: Renoising, hidden: Tensor, outlook: renoise.Outloo
 
 def rate(w: Renoising, slots: Tensor, pins: Tensor) -> None:
     """Score a canvas by the log-probabilities of its slots and of its pins."""
-    w.score = length.score(slots, pins) if w.canvas.whole() else -math.inf
+    w.score = length.score(slots.tolist(), pins.tolist()) if w.canvas.whole() else -math.inf

@@ -35,23 +35,17 @@ from caesura.engine.draws import Draws
 from caesura.engine.methods.uniform import canvases, renoise
 from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.methods.uniform.rows import HEALING, MAY_END, fresh_of, healing, laid
-from caesura.engine.models import Fixed, Replayable
+from caesura.engine.model import MAX_ROWS, Fixed, Replayable
 from caesura.engine.noise import Schedule
 from caesura.engine.recordings import Recordings
-from caesura.engine.samplers import Sampler
+from caesura.engine.scores.tensors import bias
 from caesura.kernels import decision
 from caesura.kernels.head import NEVER, Rows
 
-BUCKETS = (16, 32, 64, 128, 256, 320, 512)  # rows; 320 for all lengths of a line and what was typed
+BUCKETS = (16, 32, 64, 128, 256, 320, MAX_ROWS)  # rows; 320 for all lengths of a line and what was typed
 CANVASES = 16  # of a step at most
 HEALED = 8  # biases of healed starts in a step at most
 NOWHERE = 1 << 30  # a place after the end of any buffer
-
-
-def of_recorded(width: int, itemsize: int) -> int:
-    """Bytes that all recorded steps together keep on a GPU: the head's scores [rows, width] for the most rows, and as
-    much again for the rest."""
-    return 2 * BUCKETS[-1] * width * itemsize
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class Common:
 
     model: Replayable
     schedule: Schedule
-    sampler: Sampler
+    sampler: renoise.TensorSampler
     bans: Tensor
     stops: Tensor
 
@@ -69,11 +63,14 @@ class Common:
 class Graphs:
     """Recordings for the jobs of one model and one sampler, one for each size."""
 
-    def __init__(self, model: Replayable, schedule: Schedule, sampler: Sampler, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, model: Replayable, schedule: Schedule, sampler: renoise.TensorSampler, vocabulary: Vocabulary
+    ) -> None:
         lines = (vocabulary.allowed(b"", of_line) for of_line in (False, True))
-        bans = torch.stack((vocabulary.anything, *lines, vocabulary.may_end, *[vocabulary.anything] * HEALED))
-        bans = bans.clamp_(min=NEVER)
-        self._common = Common(model, schedule, sampler, bans, vocabulary.stops)
+        sets = vocabulary.anything, *lines, vocabulary.may_end, *[vocabulary.anything] * HEALED
+        bans = torch.stack([bias(some, torch.device(model.device)) for some in sets]).clamp_(min=NEVER)
+        stops = torch.tensor(vocabulary.stops, dtype=torch.int64, device=model.device)
+        self._common = Common(model, schedule, sampler, bans, stops)
         self._recordings = Recordings[Recording]()  # by rows
         self._under_way = WeakKeyDictionary[Renoising, Launched]()
 
@@ -258,8 +255,8 @@ class Recording:
         self._numbers.copy_(torch.cat((torch.tensor([sources]), fields("bias", "mode"))))
         self._canvases.copy_(fields("canvas") == torch.arange(CANVASES)[:, None])
         self._flags.copy_(fields("is_slot", "may_lock", "must_lock", "may_end", "locked"))
-        for number, bias in enumerate(healing(works), HEALING):
-            torch.clamp(bias, min=NEVER, out=self._common.bans[number])
+        for number, some in enumerate(healing(works), HEALING):
+            torch.clamp(bias(some, self._common.bans.device), min=NEVER, out=self._common.bans[number])
         enough = [canvases.enough(self._common.schedule, w) for w in works]
         self._enough[: len(works)] = torch.tensor(enough, device=model.device)
         self._write_places(kv, fields)
@@ -306,8 +303,8 @@ class Recording:
         hidden = common.model.fixed(self._fixed)
         # An end before a locked slot would cut it off.
         given = self._bias, self._may_end, self._locked, self._is_slot, self._canvases
-        bias, open = decision.biases(*given, MAY_END)
-        rows = Rows(hidden, self._temperature, common.bans, bias, open)
+        which, open = decision.biases(*given, MAY_END)
+        rows = Rows(hidden, self._temperature, common.bans, which, open)
         outlook = renoise.of_seen(common.model, rows, common.model.observe(rows))
         terms = renoise.Constraints(open, self._may_lock, self._must_lock, common.stops, self._enough, self._canvases)
         after, told = renoise.decide(

@@ -14,16 +14,19 @@ parity with the reference's random numbers (`of_logits`).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from caesura.engine.draws import Draws, DrawStream
-from caesura.engine.models import Model, Renoiser
+from caesura.engine.model import Model, Renoiser
 from caesura.engine.noise import Schedule, Uniform
-from caesura.engine.samplers import Sampler, Scores, statistics
+from caesura.engine.samplers import Sampler
+from caesura.engine.samplers.entropy_bound import BOUND
+from caesura.engine.scores import Allowed, Statistics, tensors
 from caesura.kernels import decision
 from caesura.kernels.head import NEVER, Rows, Seen, fall
 from caesura.kernels.jit import fused
@@ -31,6 +34,44 @@ from caesura.kernels.jit import fused
 STABLE_ENTROPY = 0.1  # nats below which a slot locks once it is unchanged for two steps
 STABLE_STEPS = 2
 BELOW_ONE = 1 - 2**-24  # the greatest float32 below 1
+
+
+class SlotStatistics(NamedTuple):
+    """`Statistics` where the model is, all [canvases, slots]."""
+
+    token: Tensor
+    prob: Tensor
+    margin: Tensor
+    entropy: Tensor
+
+
+class TensorSampler(Protocol):
+    """A sampler where the model is."""
+
+    def __call__(self, scores: SlotStatistics, open: Tensor, step: int, of: int) -> Tensor:
+        """Accepted slots, bool [canvases, slots], at step `step` (from 0) of at most `of`; `open` is bool likewise."""
+
+
+def by_entropy(scores: SlotStatistics, open: Tensor, step: int, of: int, *, bound: float = BOUND) -> Tensor:
+    """The usual sampler, `entropy_bound`: nothing waits for it."""
+    del step, of
+    return decision.accept(scores.entropy, open, bound)
+
+
+def on_host(select: Sampler) -> TensorSampler:
+    """A sampler that decides on the host."""
+
+    def sampler(scores: SlotStatistics, open: Tensor, step: int, of: int) -> Tensor:
+        canvases = zip(*(values.cpu().numpy() for values in (*scores, open)), strict=True)
+        accepted = [select(Statistics(*values), still, step, of) for *values, still in canvases]
+        return torch.from_numpy(np.stack(accepted)).to(open.device)
+
+    return sampler
+
+
+def statistics(logits: Tensor) -> SlotStatistics:
+    """[slots, width] -> [1, slots]; a banned token has -inf."""
+    return SlotStatistics(*(values[None] for values in tensors.statistics(logits.log_softmax(-1))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,18 +93,18 @@ class CanvasState:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question about rows of a canvas [rows, hidden]: their temperature, a bias on the logits of each, and which are
+    """A question about rows of a canvas [rows, hidden]: their temperature, the tokens allowed in each, and which are
     open: the next forward is conditioned on those."""
 
     hidden: Tensor
     temperature: Tensor
-    biases: Sequence[Tensor]
+    allowed: Sequence[Allowed]
     open: Sequence[bool]
 
     def some(self, at: Sequence[int]) -> "Asked":
         """Rows by number."""
-        biases, open = [self.biases[row] for row in at], [self.open[row] for row in at]
-        return Asked(self.hidden[list(at)], self.temperature, biases, open)
+        allowed, open = [self.allowed[row] for row in at], [self.open[row] for row in at]
+        return Asked(self.hidden[list(at)], self.temperature, allowed, open)
 
 
 @dataclass(frozen=True)
@@ -72,7 +113,7 @@ class Outlook:
     and log-sum-exp of the allowed and of all logits; the next forward's conditioning; and `pick`, which draws a token
     by each wanted row's uniform number and returns any token for the others."""
 
-    scores: Scores
+    scores: SlotStatistics
     logit: Tensor
     allowed: Tensor
     total: Tensor
@@ -81,7 +122,7 @@ class Outlook:
 
     def first(self, count: int) -> "Outlook":
         """The first rows."""
-        scores = Scores(*(values[:, :count] for values in self.scores))
+        scores = SlotStatistics(*(values[:, :count] for values in self.scores))
         soft = None if self.soft is None else self.soft[:count]
         behind = 0, len(self.logit) - count
 
@@ -100,23 +141,23 @@ class Outlook:
         def pick(uniform: Tensor, wanted: Tensor) -> Tensor:
             return self.pick(uniform, wanted).index_copy(0, place, other.pick(uniform[place], wanted[place]))
 
-        return Outlook(Scores(*(v[None] for v in scores)), logit, allowed, total, soft, pick)
+        return Outlook(SlotStatistics(*(v[None] for v in scores)), logit, allowed, total, soft, pick)
 
 
 def outlooks(model: Renoiser, asked: Sequence[Asked]) -> list[Outlook]:
     """Ask several canvases in one pass over the vocabulary."""
-    biases = {id(bias): bias for one in asked for bias in one.biases}
-    number = {key: at for at, key in enumerate(biases)}
+    sets, device = {id(some): some for one in asked for some in one.allowed}, asked[0].hidden.device
+    number = {key: at for at, key in enumerate(sets)}
     rows = Rows(
         torch.cat([one.hidden for one in asked]),
-        torch.cat([one.temperature.to(one.hidden.device).expand(len(one.hidden)) for one in asked]),
-        torch.stack(list(biases.values())).clamp_(min=NEVER),
-        torch.tensor([number[id(bias)] for one in asked for bias in one.biases], device=asked[0].hidden.device),
-        torch.tensor([open for one in asked for open in one.open], device=asked[0].hidden.device),
+        torch.cat([one.temperature.to(device).expand(len(one.hidden)) for one in asked]),
+        torch.stack([tensors.bias(some, device) for some in sets.values()]).clamp_(min=NEVER),
+        torch.tensor([number[id(some)] for one in asked for some in one.allowed], device=device),
+        torch.tensor([open for one in asked for open in one.open], device=device),
     )
     seen, found, start = model.observe(rows), list[Outlook](), 0
     for one in asked:
-        at = torch.arange(start, start + len(one.hidden), device=rows.hidden.device)
+        at = torch.arange(start, start + len(one.hidden), device=device)
         found.append(of_seen(model, rows.some(at), seen.some(at)))
         start += len(one.hidden)
     return found
@@ -124,7 +165,7 @@ def outlooks(model: Renoiser, asked: Sequence[Asked]) -> list[Outlook]:
 
 def of_seen(model: Renoiser, rows: Rows, seen: Seen) -> Outlook:
     """The outlook from a pass over the vocabulary."""
-    scores = Scores(seen.token[None], seen.prob[None], seen.margin[None], seen.entropy[None])
+    scores = SlotStatistics(seen.token[None], seen.prob[None], seen.margin[None], seen.entropy[None])
     return Outlook(scores, seen.best, seen.told, seen.raw, seen.soft, partial(model.draw, rows, seen))
 
 
@@ -153,7 +194,7 @@ class Chances(NamedTuple):
 
 def chances(model: Renoiser, slots: int, draws: Draws) -> Chances:
     """The random numbers of a step, on the model's device."""
-    uniform = draws.of_slots(DrawStream.TOKEN, slots).float().clamp_max(BELOW_ONE)
+    uniform = torch.from_numpy(draws.of_slots(DrawStream.TOKEN, slots)).float().clamp_max(BELOW_ONE)
     return Chances(sent(uniform, model), random_tokens(model, slots, draws, DrawStream.NOISE))
 
 
@@ -163,8 +204,8 @@ def first_noise(model: Renoiser, slots: int, draws: Draws) -> Tensor:
 
 
 def random_tokens(model: Renoiser, slots: int, draws: Draws, stream: DrawStream) -> Tensor:
-    assert isinstance(model.noise, Uniform)
-    return sent(model.noise.drawn(draws.of_slots(stream, slots)), model)
+    assert isinstance(model.spec.noise, Uniform)
+    return sent(torch.from_numpy(model.spec.noise.drawn(draws.of_slots(stream, slots))), model)
 
 
 def sent(numbers: Tensor, model: Renoiser) -> Tensor:
@@ -190,14 +231,14 @@ def advance(
     model: Model,
     state: CanvasState,
     outlook: Outlook,
-    sampler: Sampler,
+    sampler: TensorSampler,
     step: int,
     of: int,
     open: Tensor,
     pick: Callable[[Tensor], Tensor],
     noise: Tensor,
     canvases: Tensor | None = None,
-) -> tuple[CanvasState, Scores, Tensor]:
+) -> tuple[CanvasState, SlotStatistics, Tensor]:
     """The state after a forward, its cooled scores [1, slots], and which slots were accepted. `pick` draws the tokens
     of those. Slots that are not `open` keep their token with certainty. For `canvases` see `selected`."""
     scores, soft = pinned(model, state, outlook.scores, outlook.soft, ~open)
@@ -208,24 +249,27 @@ def advance(
     return CanvasState(drawn, best, stable, soft), scores, accepted
 
 
-def selected(sampler: Sampler, scores: Scores, open: Tensor, canvases: Tensor | None, step: int, of: int) -> Tensor:
+def selected(
+    sampler: TensorSampler, scores: SlotStatistics, open: Tensor, canvases: Tensor | None, step: int, of: int
+) -> Tensor:
     """The slots that a sampler accepts, bool [slots], by scores [1, slots]. If they belong to several canvases,
     `canvases`, bool [canvases, slots], says to which, and each canvas is decided alone."""
     if canvases is None:
         return sampler(scores, open[None], step, of)[0]
-    return sampler(Scores(*(values.expand(canvases.shape) for values in scores)), open & canvases, step, of).any(0)
+    of_each = SlotStatistics(*(values.expand(canvases.shape) for values in scores))
+    return sampler(of_each, open & canvases, step, of).any(0)
 
 
 def pinned(
-    model: Model, state: CanvasState, scores: Scores, soft: Tensor | None, shut: Tensor
-) -> tuple[Scores, Tensor | None]:
+    model: Model, state: CanvasState, scores: SlotStatistics, soft: Tensor | None, shut: Tensor
+) -> tuple[SlotStatistics, Tensor | None]:
     """Make the `shut` slots certain of their token."""
     token = torch.where(shut, state.best, scores.token[0])
     prob, margin = (values[0].masked_fill(shut, 1.0) for values in (scores.prob, scores.margin))
     certain = model.embedded(state.best.clamp_min(0))  # an open slot may have none yet
     if soft is not None and certain is not None:
         soft = torch.where(shut[:, None], certain, soft)
-    return Scores(token[None], prob[None], margin[None], scores.entropy.masked_fill(shut, 0.0)), soft
+    return SlotStatistics(token[None], prob[None], margin[None], scores.entropy.masked_fill(shut, 0.0)), soft
 
 
 class Constraints(NamedTuple):
@@ -246,7 +290,7 @@ def decide(
     schedule: Schedule,
     state: CanvasState,
     outlook: Outlook,
-    sampler: Sampler,
+    sampler: TensorSampler,
     step: int,
     of: int,
     terms: Constraints,
@@ -283,7 +327,7 @@ def _decided_in_one(
     schedule: Schedule,
     state: CanvasState,
     outlook: Outlook,
-    sampler: Sampler,
+    sampler: TensorSampler,
     step: int,
     of: int,
     terms: Constraints,
@@ -300,8 +344,3 @@ def _decided_in_one(
     if soft is not None and certain is not None:
         soft = torch.where(terms.open[:, None], soft, certain)
     return CanvasState(found.ids, found.best, found.stable, soft), found.told
-
-
-def reference_done(schedule: Schedule, state: CanvasState, scores: Scores) -> bool:
-    """The reference's rule: nothing moved for long enough, and the mean entropy is low."""
-    return bool((state.stable >= schedule.stability).all()) and float(scores.entropy.mean()) < schedule.confidence

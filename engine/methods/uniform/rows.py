@@ -7,18 +7,17 @@ are the same.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch import Tensor
-
 from caesura.engine.canvas.canvas import Slot
 from caesura.engine.methods.uniform.canvases import Renoising
+from caesura.engine.scores import Allowed
 
-ANYTHING, ANY, ANY_OF_LINE, MAY_END, HEALING = range(5)  # biases, by number; `healing` has the last ones
+ANYTHING, ANY, ANY_OF_LINE, MAY_END, HEALING = range(5)  # sets of tokens, by number; `healing` has the last ones
 
 
 class ForwardRow(NamedTuple):
     """A row: its token, wrong for an open slot; its position in the text; the column that keeps its keys and values;
     the columns that it sees: context up to `context`, and from `own` to `end`; the number of its canvas, and 1 as its
-    `mode` if it belongs to one; the number of its bias; and what holds of a slot."""
+    `mode` if it belongs to one; the number of its set of tokens as its `bias`; and what holds of a slot."""
 
     token: int
     position: int
@@ -50,13 +49,13 @@ def laid(works: Sequence[Renoising]) -> list[ForwardRow]:
     return rows + [ForwardRow(token, at, at, at, at, at + 1, mode=0) for at, token in enumerate(fresh, length)]
 
 
-def _of_slot(row: ForwardRow, w: Renoising, slot: Slot, healed: Sequence[Tensor]) -> ForwardRow:
-    """The row with what holds of its slot; `canvases.terms` and `Canvas.biases` have the rules."""
+def _of_slot(row: ForwardRow, w: Renoising, slot: Slot, healed: Sequence[Allowed]) -> ForwardRow:
+    """The row with what holds of its slot; `canvases.terms` and `Canvas.allowed` have the rules."""
     hole, waiting = w.canvas.holes[slot.hole], w.canvas.unhealed().get(slot.hole)
     heals = slot is waiting
     bias = ANY_OF_LINE if hole.one_line else ANY
     if heals:
-        bias = HEALING + next(i for i, bias in enumerate(healed) if bias is _healing(w, slot))
+        bias = HEALING + next(i for i, some in enumerate(healed) if some is _healing(w, slot))
     return row._replace(
         bias=bias,
         is_slot=True,
@@ -67,16 +66,16 @@ def _of_slot(row: ForwardRow, w: Renoising, slot: Slot, healed: Sequence[Tensor]
     )
 
 
-def _healing(w: Renoising, slot: Slot) -> Tensor:
-    """The bias of a slot that begins a healed start, or goes on with it."""
+def _healing(w: Renoising, slot: Slot) -> Allowed:
+    """The tokens of a slot that begins a healed start, or goes on with it."""
     hole = w.canvas.holes[slot.hole]
     return w.canvas.vocabulary.allowed(w.canvas.pending(slot.hole)[1], hole.one_line)
 
 
-def healing(works: Sequence[Renoising]) -> list[Tensor]:
-    """The biases of healed starts, each once."""
+def healing(works: Sequence[Renoising]) -> list[Allowed]:
+    """The sets of tokens of healed starts, each once."""
     found = [_healing(w, slot) for w in works for slot in w.canvas.unhealed().values()]
-    return list({id(bias): bias for bias in found}.values())
+    return list({id(some): some for some in found}.values())
 
 
 def fresh_of(works: Sequence[Renoising]) -> Sequence[int]:

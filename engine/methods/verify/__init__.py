@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
-from torch import Tensor
 
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas, HoleState
@@ -24,8 +23,9 @@ from caesura.engine.methods.verify.lines import NO_RULES, Judge, Rules, copying,
 from caesura.engine.methods.verify.lookup import Repeats, identifiers, lookup
 from caesura.engine.methods.verify.search import FULL, GHOST, HEAD, WIDTH, Search, passes
 from caesura.engine.methods.verify.tree import Origin, TokenNode
-from caesura.engine.models import Model, Verifier
+from caesura.engine.model import Model, Verifier
 from caesura.engine.noise import Uniform
+from caesura.engine.scores import Scores
 from caesura.wire import Fill, Hole, Impossible, Infill, Missing, StopReason, Text, Tokens
 
 FAINTEST = 1e-30  # probability of fills that is told from none
@@ -81,9 +81,9 @@ class Verifying:
     def rows(self) -> int:
         return self.canvas.rows if self.drafting is None else self.drafting.rows
 
-    def decide(self, model: Model, logits: Tensor) -> None:
+    def decide(self, model: Model, scores: Scores) -> None:
         """Propose the canvas's draft; the next pass scores it."""
-        absorbing.look(model, self.canvas, logits, first=True)
+        absorbing.look(model, self.canvas, scores, first=True)
         self.search.propose(self.canvas.guess(0), "canvas")
 
     def drafted(self) -> None:
@@ -113,8 +113,10 @@ class Verifying:
         after = self.canvas.fixed_after(self.hole)
         if self.hole + 1 < len(self.canvas.holes):
             after = after + encode(self.canvas.holes[self.hole + 1].forced.decode())
-        elif long and len(after) < min(HEAD, self.model.head):  # the text ends there: after a line more it seldom does
-            after = after + sorted(self.model.ends)[:1]
+        elif long and len(after) < min(
+            HEAD, self.model.spec.head
+        ):  # the text ends there: after a line more it seldom does
+            after = after + sorted(self.model.spec.ends)[:1]
         context, draws = self.layout.context, Draws(self.job.seed, self.hole) if self.job.seed else None
         before, following = around(self.job, self.hole, self.done)
         copies = never if hole.grammar else copying(before, following)
@@ -140,7 +142,7 @@ class Verifying:
         return hole.block and self.job.effort == "full"
 
     def _propose(self, forced: str) -> bool:
-        encode, has_canvas = self.model.tokenizer.encode, self.model.noise is not None
+        encode, has_canvas = self.model.tokenizer.encode, self.model.spec.noise is not None
         if has_canvas:  # empty for the first hole: its draft comes with the first forward
             self.search.propose(self.canvas.guess(self.hole), "canvas")
         self._propose_written()
@@ -213,7 +215,7 @@ class Verifying:
 
 
 def refusal(model: Model) -> str:
-    if isinstance(model.noise, Uniform) or model.visibility != "context":
+    if isinstance(model.spec.noise, Uniform) or model.spec.visibility != "context":
         return f"The model {model.name} cannot verify drafts; name another method."
     return ""
 
@@ -263,14 +265,14 @@ def canvas_drafts(model: Model, job: Infill) -> bool:
     solved in its hole's grammar: with them a Markdown row takes two to four times as long."""
     holes = [segment for segment in job.segments if isinstance(segment, Hole)]
     is_free = all(hole.grammar is None for hole in holes)
-    return model.noise is not None and job.effort == "full" and len(holes) > 1 and is_free
+    return model.spec.noise is not None and job.effort == "full" and len(holes) > 1 and is_free
 
 
 def another_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:
     """True if another model's canvas drafts, which takes several of its steps; a lookup in one line replaces it."""
     [hole, *others] = canvas.holes
     drafted = repeated and hole.one_line and hole.grammar is None and not others
-    return model.noise is not None and not drafted
+    return model.spec.noise is not None and not drafted
 
 
 def binding(missing: Missing | None) -> Judge:

@@ -13,7 +13,7 @@ from caesura.engine.cache import KV, Cache
 from caesura.engine.canvas.layout import SLOTS, Layout, lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, Filling
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.wire import Fill, Impossible, Infill
 
 STEPS = 8  # forwards of the other model; its best guess of what is still open is worth a row of the pass that follows
@@ -64,8 +64,8 @@ class CanvasDraft:
         """Begin to fill, or read a chunk of a longer context. True if it has begun."""
         if self.filling is None:
             missing, model = self.layout.context[self.kv.length :], self.by.model
-            if len(missing) > model.chunk:
-                model.prefill(missing[: model.chunk], self.kv)
+            if len(missing) > model.spec.chunk:
+                model.prefill(missing[: model.spec.chunk], self.kv)
                 return False
             try:
                 self.filling = self.by.begin(self.job, self.layout, self.kv, missing, None)
@@ -91,9 +91,9 @@ class CanvasDraft:
 
 def prepare(model: Model) -> DraftingModel:
     """Have the canvas of a model draft."""
-    assert model.noise is not None
+    assert model.spec.noise is not None
     vocabulary = Vocabulary(model)
-    name = model.noise.method if model.method == "verify" else model.method
+    name = model.spec.noise.method if model.spec.method == "verify" else model.spec.method
     return DraftingModel(model, vocabulary, model.cache(), methods.prepare(name, model, vocabulary))
 
 

@@ -13,18 +13,17 @@ A ghost answer has to come soon and to grow steadily on the way: bytes that the 
 what differs is dropped. A full answer has to be the best, so nothing is locked. A hypothesis that could still win but
 promises too little is put aside. It gets another chance when a better candidate is found.
 
-Pure state: `to_draft` and `take_draft` ask a drafter, `plan` gives the rows to run, `read` finds the few numbers of
-their log-probabilities that `receive` takes, on the model's device, and `prune` decides. (Speculative decoding:
-Leviathan et al. 2023; token trees: SpecInfer, Miao et al. 2024; stochastic beam search: Kool et al. 2019.)
+Pure state: `to_draft` and `take_draft` ask a drafter, `plan` gives the rows to run, `read` asks their scores for the
+few numbers that `receive` takes, and `prune` decides. (Speculative decoding: Leviathan et al. 2023; token trees:
+SpecInfer, Miao et al. 2024; stochastic beam search: Kool et al. 2019.)
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.vocabulary import Vocabulary
@@ -33,7 +32,7 @@ from caesura.engine.methods._forward import Pass
 from caesura.engine.methods.verify.lines import NO_RULES, Rules, never
 from caesura.engine.methods.verify.lookup import Repeats
 from caesura.engine.methods.verify.tree import End, Hypotheses, Origin, TokenNode, common_prefix, is_text
-from caesura.engine.samplers import highest
+from caesura.engine.scores import Below, Best, Bools, Known, Ranked, Reply, Scores, told
 
 WIDTH = 4  # hypotheses scored in one pass
 LONG_WIDTH = 2  # hypotheses scored in one pass of a long fill, besides its likeliest path
@@ -114,12 +113,10 @@ class Search:
         after = b"".join(vocabulary.pieces[token] for token in head)
         self._cuts = vocabulary.crossing(after, hole.one_line)  # where tokens that cross into the suffix can be cut
         ends = vocabulary.ends.difference(self.head[:1])
-        self._ending = torch.tensor([*self.head[:1], *sorted(ends)], dtype=torch.int64)
+        self._ending = [*self.head[:1], *sorted(ends)]
         if not self.head or (width == 1 and hole.one_line and self._ending[0] in vocabulary.line_ends):
             self._ending = vocabulary.line_ends  # all that break the line: one of them alone is seldom the likeliest
-        self._ending = self._ending.to(vocabulary.device)
-        self._crossing = sorted(self._cuts)
-        self._across = torch.tensor(self._crossing, dtype=torch.int64, device=vocabulary.device)
+        self._across = sorted(self._cuts)
         grammar = hole.grammar
         spare = SPARE if grammar and grammar.taken else 0
         self._most = (FIRST if width > 1 else 1) + spare  # likeliest tokens that are asked
@@ -136,7 +133,8 @@ class Search:
         self._ancestors: list[int] = []  # per row of the tree: bit set of the rows it sees
         self._plan: list[tuple[TokenNode | None, End | None, int]] = []  # node, end, index in the head, of each row
         self._nodes: list[TokenNode] = []  # those of the plan, parents first
-        self._after: dict[TokenNode, tuple[Tensor, Tensor]] = {}  # the first pass's scores of tokens after each node
+        # Of the first pass: where the log-probabilities and the gains of tokens after each node are.
+        self._after: dict[TokenNode, tuple[Scores, Ranked, int]] = {}
         self._proposed: list[TokenNode] = []  # starts of chains that were proposed after the first pass
 
     def __repr__(self) -> str:
@@ -152,7 +150,9 @@ class Search:
             if child is None and (child := self.tree.child(node, token, source)) is None:
                 break
             if token not in node.children and node in self._after:
-                self._weigh(child, *torch.stack([scores[token] for scores in self._after[node]]).tolist())
+                own, gain, row = self._after[node]
+                logp, gained = told(own.logp([row], [token]), gain.logp([row], [token]))
+                self._weigh(child, float(logp[0]), float(gained[0]))
             node.children[token] = child
             if child.row < 0:
                 first = first or child
@@ -170,7 +170,7 @@ class Search:
     # One pass
 
     def plan(self) -> Pass:
-        """The rows of the next causal pass; call `read` with their log-probabilities, then `receive` and `prune`."""
+        """The rows of the next causal pass; call `read` with their scores, then `receive` and `prune`."""
         self._plan = []
         self._after.clear()
         ids: list[int] = []
@@ -260,97 +260,70 @@ class Search:
         waiting = [e for e in self.ends if e.score is None and (e.sure or e.bound > least)]
         return sorted(waiting, key=lambda e: (e.sure, e.bound), reverse=True)[:2]
 
-    def read(self, logp: Tensor) -> Tensor:
-        """The numbers that `receive` takes, float32 [n], found among log-probabilities [rows of the plan, base
-        vocabulary] of what follows each row, on their device; may overwrite those."""
-        sound = logp[:, 0].sum()  # one NaN logit makes its whole row NaN
+    def read(self, scores: Scores) -> list[Reply[Any]]:
+        """Ask the scores of the plan's rows, over the base's vocabulary, for what `receive` takes."""
         self._nodes = [node for node, *_ in self._plan if node is not None]
         first = next((row for row, (node, *_) in enumerate(self._plan) if node is not None), 0)
-        own = logp[first : first + len(self._nodes)]
-        for at, node in enumerate(self._nodes):
-            if node.pending:  # the forced text is given: condition on it
-                own[at] = self._allowed([node], own[at : at + 1])[0].log_softmax(-1)
-        gain = own if self.draws is None else self._perturbed(own)
+        count = len(self._nodes)
+        own, behind = scores.part(first, first + count), scores.part(first + count, scores.rows)
+        allowed = [self.tree.allowed(node) for node in self._nodes]
+        if any(node.pending for node in self._nodes):  # the forced text is given: condition on it
+            own = own.only([some if node.pending else None for node, some in zip(self._nodes, allowed, strict=True)])
+        gain: Ranked = own if self.draws is None else self._perturbed(own, self.draws)
         if self.passes == 1:
-            self._after = dict(zip(self._nodes, zip(own, gain, strict=True), strict=True))
-        if self._long:  # whichever token ends the text, where the head does
-            behind, stops = logp[first + len(self._nodes) :], self.vocabulary.stops
-            behind[:, stops] = behind[:, stops].logsumexp(-1, keepdim=True)
-        places = [(first + at, child.token) for at, node in enumerate(self._nodes) for child in node.children.values()]
-        known = len(places)
-        places += [(row, end.behind[n + 1]) for row, (_, end, n) in enumerate(self._plan) if end is not None]
-        rows, tokens = torch.tensor(places, dtype=torch.int64).view(-1, 2).T.to(logp.device, non_blocking=True)
-        scores = [logp[rows, tokens], *(() if gain is own else (gain[rows[:known] - first, tokens[:known]],))]
-        return torch.cat((sound[None], self._next_tokens(own, gain).flatten(), *scores))
+            self._after = {node: (own, gain, row) for row, node in enumerate(self._nodes)}
+        children = [(row, child.token) for row, node in enumerate(self._nodes) for child in node.children.values()]
+        heads = [end.behind[number + 1] for _, end, number in self._plan if end is not None]
+        rows, tokens = [row for row, _ in children], [token for _, token in children]
+        asked: list[Reply[Any]] = [
+            scores.finite(),
+            behind.logp(range(len(heads)), heads),
+            behind.mass(self.vocabulary.stops) if self._long else Known(None),
+            gain.best(self._most, allowed),
+            gain.best(self._tried, among=self._across),
+        ]
+        for one in (own,) if self.draws is None else (own, gain):
+            asked += [one.logp(rows, tokens), one.mass(self._ending)]
+        return asked
 
-    def receive(self, told: Sequence[float]) -> bool:
-        """Score the tree by what `read` found. False if the model gave NaN."""
-        numbers = iter(told)
-        if math.isnan(next(numbers)):
+    def receive(self, answers: Sequence[Any]) -> bool:
+        """Score the tree by what `read` asked for. False if the model gave NaN."""
+        finite, heads, stops, best, across, *numbers = answers
+        if not finite.all():
             return False
-        seen = [self._seen(numbers) for _ in self._nodes]
-        known = [(one, token) for node, one in zip(self._nodes, seen, strict=True) for token in node.children]
-        logp = [*itertools.islice(numbers, len(known))]
-        behind = [next(numbers) for _, end, _ in self._plan if end is not None]
-        for (one, token), *scores in zip(known, logp, [*numbers] or logp, strict=True):
+        known, ending = numbers[:2]
+        gained, gained_ending = numbers[-2:]
+        seen = [
+            next_tokens(best, across, row, ends)
+            for row, ends in enumerate(zip(ending.tolist(), gained_ending.tolist(), strict=True))
+        ]
+        children = [(one, token) for node, one in zip(self._nodes, seen, strict=True) for token in node.children]
+        for (one, token), *scores in zip(children, known.tolist(), gained.tolist(), strict=True):
             one.known[token] = scores[0], scores[1]
         for node, one in zip(self._nodes, seen, strict=True):
             if math.isfinite(node.logp):  # else it is after a proposal that the base excludes
                 node.rank, node.doubt = node.rank + node.doubt, 0.0
                 self._expand(node, one)
         running = dict[End, float]()
-        for end, score in zip((end for _, end, _ in self._plan if end is not None), behind, strict=True):
-            running[end] = running.get(end, end.bound) + score
+        ends = [(end, end.behind[number + 1]) for _, end, number in self._plan if end is not None]
+        for row, (end, token) in enumerate(ends):  # in a long fill, whichever token ends the text, where the head does
+            score = heads if stops is None or token not in self.vocabulary.ends else stops
+            running[end] = running.get(end, end.bound) + float(score[row])
         for end, score in running.items():
             end.score = score
         return True
 
-    def _perturbed(self, logp: Tensor) -> Tensor:
-        """What each token adds to the perturbed rank of its node, rewards aside, of log-probabilities [nodes, base
-        vocabulary]. A node after another one of this pass has a rank that this one gives it."""
-        if not self._nodes:
-            return logp
-        assert self.draws is not None
-        noise = self.draws.gumbel(len(logp), logp.shape[1], self._nodes[0].row).to(logp.device)
-        gain, known = torch.empty_like(logp), dict[TokenNode | None, tuple[int, Tensor | float, Tensor | float]]()
-        for row, node in enumerate(self._nodes):
-            if node.parent in known:
-                above, path, rank = known[node.parent]
-                path, rank = path + logp[above, node.token].double(), rank + gain[above, node.token].double()
-            else:
-                path, rank = node.logp, node.rank + node.doubt - node.earned
-            known[node] = row, path, rank
-            gain[row] = perturbed(path + logp[row], rank, noise[row]) - rank
-        return gain
-
-    def _allowed(self, nodes: Sequence[TokenNode], rows: Tensor) -> Tensor:
-        """Rows [nodes, base vocabulary] with -inf for the tokens that must not follow each hypothesis."""
-        biases = [self.tree.bias(node) for node in nodes]
-        alike = all(bias is biases[0] for bias in biases)
-        return rows + (biases[0] if alike else torch.stack(biases))[..., : rows.shape[1]]
-
-    def _next_tokens(self, logp: Tensor, gain: Tensor) -> Tensor:
-        """What a pass says of each hypothesis, of log-probabilities and gains [nodes, base vocabulary]: see `_seen`."""
-        if not self._nodes:
-            return logp.new_empty(0)
-        values, tokens = highest(self._allowed(self._nodes, gain), self._most)
-        _, places = highest(gain[:, self._across], self._tried)
-        asked = torch.cat((tokens, self._across[places]), 1)
-        parts = [tokens, values, places, logp.gather(1, asked), logp[:, self._ending].logsumexp(-1, keepdim=True)]
-        if gain is not logp:  # the Gumbel of a sum is the greatest one
-            parts += [gain.gather(1, asked), gain[:, self._ending].amax(-1, keepdim=True)]
-        return torch.cat(parts, 1)  # float32 holds every id
-
-    def _seen(self, numbers: Iterator[float]) -> NextTokens:
-        """The next row of `_next_tokens`."""
-        ids, values, places = ([*itertools.islice(numbers, n)] for n in (self._most, self._most, self._tried))
-        across = [self._crossing[int(place)] for place in places]
-        tokens = [*map(int, ids), *across]
-        logp = [*itertools.islice(numbers, len(tokens) + 1)]
-        gain = logp if self.draws is None else [*itertools.islice(numbers, len(tokens) + 1)]
-        known = dict(zip(tokens, zip(logp, gain, strict=True), strict=False))
-        best = [token for token, value in zip(tokens, values, strict=False) if math.isfinite(value)]
-        return NextTokens(known, best, across, (logp[-1], gain[-1]))
+    def _perturbed(self, own: Scores, draws: Draws) -> Ranked:
+        """What each token adds to the perturbed rank of its node, rewards aside. A node after another one of this pass
+        has a rank that this one gives it."""
+        row = {node: number for number, node in enumerate(self._nodes)}
+        tree = [
+            Below(row[node.parent], node.token)
+            if node.parent in row
+            else Below(-1, node.token, node.logp, node.rank + node.doubt - node.earned)
+            for node in self._nodes
+        ]
+        return own.perturbed(tree, draws, self._nodes[0].row, TEMPERATURE) if tree else own
 
     def _weigh(self, node: TokenNode, logp: float, gain: float) -> None:
         """Take over what a pass says of a token after its parent, and reward it unless it spells the forced text."""
@@ -572,17 +545,17 @@ def passes(hole: HoleState, width: int, *, long: bool) -> int:
     return max(PASSES, hole.max_tokens) if long or hole.grammar is not None or width == 1 else PASSES
 
 
-def bits(numbers: Sequence[int], columns: int) -> Tensor:
+def bits(numbers: Sequence[int], columns: int) -> Bools:
     """The lowest bits of each number, the lowest first: bool [numbers, columns]."""
     text = "".join(f"{number:0{columns}b}"[::-1] for number in numbers)
-    return (torch.frombuffer(bytearray(text, "ascii"), dtype=torch.uint8) == ord("1")).view(-1, columns)
+    found: Bools = np.frombuffer(text.encode(), np.uint8) == ord("1")
+    return found.reshape(-1, columns)
 
 
-def perturbed(logp: Tensor, greatest: float | Tensor, noise: Tensor) -> Tensor:
-    """Log-probabilities [n] of paths that share all but their last token, with Gumbel `noise` [n] of `TEMPERATURE`, so
-    that the maximum is `greatest` (Kool et al. 2019, appendix B.3): the best k of a tree of such ranks are k paths
-    drawn without replacement."""
-    noisy = logp / TEMPERATURE + noise
-    top = greatest / TEMPERATURE
-    below = top - noisy + torch.log1p(-torch.exp(noisy - noisy.max()))
-    return TEMPERATURE * (top - below.relu() - torch.log1p(torch.exp(-below.abs())))
+def next_tokens(best: Best, across: Best, row: int, end: tuple[float, float]) -> NextTokens:
+    """What a pass says about the tokens after the hypothesis of a row: the best allowed ones, and those across."""
+    known = dict[int, tuple[float, float]]()
+    for ids, values, logp in (best, across):
+        known |= zip(ids[row].tolist(), zip(logp[row].tolist(), values[row].tolist(), strict=True), strict=True)
+    likely = best.ids[row][best.values[row] > -math.inf]
+    return NextTokens(known, likely.tolist(), across.ids[row].tolist(), end)

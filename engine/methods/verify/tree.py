@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
-from torch import Tensor
-
 from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.pieces import by_token, is_whole
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.grammar.solve import GrammarState
+from caesura.engine.scores import Allowed
 
 REPEATED = 4.0  # nats taken off a key that is taken so far, until a pass shows that it goes on
 
@@ -98,12 +97,12 @@ class Hypotheses:
 
     def child(self, parent: TokenNode, token: int, source: Origin) -> TokenNode | None:
         """A hypothesis of one token more, not scored yet; None if that token is not allowed there."""
-        if token >= len(self.vocabulary.pieces) or not self._may_follow(parent, token):
+        if token >= len(self.vocabulary.pieces) or token not in self.allowed(parent):
             return None
         return self.longer(parent, token, source)
 
     def longer(self, parent: TokenNode, token: int, source: Origin) -> TokenNode | None:
-        """The same for a token that the bias allows: None if the grammar finds the text unsound."""
+        """The same for a token that is allowed there: None if the grammar finds the text unsound."""
         grammar, state, piece = self.hole.grammar, parent.state, self.vocabulary.pieces[token]
         if grammar is not None:
             state = grammar.after(state, token)
@@ -114,19 +113,12 @@ class Hypotheses:
         child.doubt = REPEATED if "" in grammar.to_taken(self.own(child)) else 0.0
         return child if grammar.sound(self.own(child)) else None
 
-    def bias(self, node: TokenNode) -> Tensor:
-        """0 or -inf for each token after a node, [width], where the model is."""
+    def allowed(self, node: TokenNode) -> Allowed:
+        """The tokens that may stand after a node."""
         grammar, vocabulary = self.hole.grammar, self.vocabulary
         if grammar is not None:
-            return grammar.bias(node.state, vocabulary.size).to(vocabulary.device, non_blocking=True)
+            return grammar.allowed(node.state, vocabulary.size)
         return vocabulary.allowed(node.pending, self.hole.one_line)
-
-    def _may_follow(self, node: TokenNode, token: int) -> bool:
-        """True if `bias` has 0 for a token."""
-        grammar = self.hole.grammar
-        if grammar is not None:
-            return bool(grammar.bias(node.state, self.vocabulary.size)[token] == 0)
-        return self.vocabulary.permits(token, node.pending, self.hole.one_line)
 
     def chain(self, node: TokenNode, tokens: Sequence[int], source: Origin) -> None:
         """Add tokens after a hypothesis, up to the first that is not allowed there."""

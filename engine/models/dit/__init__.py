@@ -14,12 +14,13 @@ from torch.nn.functional import gelu, layer_norm, linear, pad, scaled_dot_produc
 
 from caesura.engine import memory
 from caesura.engine.cache import FEW, KV, Cache, Kept
-from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.models import LengthRule, LoadChoice, Run, Visibility
-from caesura.engine.models._llama_config import turns
-from caesura.engine.models._llama_files import chosen
-from caesura.engine.models._llama_layer import rotate
-from caesura.engine.noise import Absorbing, Noise
+from caesura.engine.cache.tensors import TensorStore
+from caesura.engine.model import MAX_ROWS, LoadChoice, ModelSpec, Run
+from caesura.engine.models.devices import chosen, device_of
+from caesura.engine.models.llama.layer import rotate
+from caesura.engine.models.llama.rotary import turns
+from caesura.engine.noise import Absorbing
+from caesura.engine.scores.tensors import TensorScores
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer import load as load_tokenizer
 from caesura.engine.weights.checkpoint import Checkpoint
@@ -34,6 +35,7 @@ RADIUS = 64  # default rows next to a slot that every step computes
 ROWS = 8192  # most rows of a step on a GPU, all canvases together
 WORK = 1 << 37  # multiplications of a step on a CPU in float32: about three seconds of one core
 THETA = 10_000.0  # the longest wave of positions, and of the noise level
+CHUNK = 128  # context rows of a step, in a model of blocks
 WAVES = 256  # columns of the noise level's embedding
 MLP = 4  # the MLP is this much wider than the layer
 LEAST_LEVEL, MOST_LEVEL = 1e-5, 1 - 1e-3  # shares of masked rows that training showed (the log-linear schedule)
@@ -120,52 +122,31 @@ class Weights:
 
 
 class Dit:
-    """See `caesura.engine.models.Model`. Each canvas has a forward of its own: its rows are enough for a product, and a
+    """See `caesura.engine.model.Model`. Each canvas has a forward of its own: its rows are enough for a product, and a
     batch changes no result. A `timed` model is told the noise level: the share of rows that are masked, which in
     training was 1 - exp(-sigma). In a model of blocks a row sees its block and those before it."""
 
     drafter = None
     kernels = ""
-    shift = 0
-    visibility: Visibility = "full"
-    block_size = 1
-    lengths: LengthRule = "race"
-    null_id = expand_id = None
-    separator: Sequence[int] = ()
-    method = Absorbing.method
-    sampler = "threshold"
-    prompt = "inline"
-    chunk = 128
 
     def __init__(
         self,
         name: str,
         config: Config,
         tokenizer: Tokenizer,
+        spec: ModelSpec,
         weights: Weights,
         device: str,
         output: Output,
         *,
         timed: bool,
-        context: int,
         contexts: int,
-        radius: int,
     ) -> None:
-        """`contexts` of `context` tokens are kept at most."""
-        self.name, self.device, self.config, self.tokenizer = name, device, config, tokenizer
+        """At most `contexts` contexts are kept."""
+        self.name, self.device, self.config, self.tokenizer, self.spec = name, device, config, tokenizer, spec
         self._weights, self._output, self._timed, self._contexts = weights, output, timed, contexts
-        self._mask = config.vocabulary - 1
-        self.noise: Noise | None = Absorbing(self._mask)
+        self.machine, self._mask = device_of(device), config.vocabulary - 1
         self.width = config.vocabulary
-        self.max_context = self.tail = self.head = context
-        self.radius = radius
-        work = WORK // (config.layers * config.of_layer)
-        self.rows = ROWS if device != "cpu" else max(context + MAX_ROWS, min(ROWS, work))
-        end = tokenizer.special(ENDOFTEXT)
-        tokenizer.reserve(end)  # vocab.json alone does not call it special
-        self.ends = frozenset({end})
-        self.start: Sequence[int] = ()
-        self.finish: Sequence[int] = ()
         width = config.hidden // config.heads
         self._frequencies = rotary.frequencies(width, THETA, width // 2, torch.device(device))
         self._waves = rotary.frequencies(WAVES, THETA, WAVES // 2, torch.device(device))
@@ -174,8 +155,8 @@ class Dit:
         return f"<Dit {self.name} {self.config.layers}x{self.config.hidden}>"
 
     def cache(self) -> Cache:
-        dtype = self._weights.embed.dtype
-        return Cache(kept(self.config), self.device, dtype, entries=self._contexts, block=self.block_size)
+        store = TensorStore(self.device, self._weights.embed.dtype)
+        return Cache(kept(self.config), store, entries=self._contexts, block=self.spec.block_size)
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
         if ids:
@@ -183,11 +164,11 @@ class Dit:
             kv.ids += ids
             kv.length += len(ids)
 
-    def denoise(self, runs: Sequence[Run]) -> Tensor:
+    def denoise(self, runs: Sequence[Run]) -> TensorScores:
         for run in runs:
             self.prefill(run.fresh, run.kv)
         nothing = torch.empty(0, self.width, device=self.device)
-        return torch.cat([nothing, *map(self._logits, runs)])
+        return TensorScores(torch.cat([nothing, *map(self._logits, runs)]))
 
     def condition(self, logits: Tensor) -> None:
         """The mask token says all that an earlier step could."""
@@ -229,9 +210,9 @@ class Dit:
 
     def _seen(self, run: Run) -> Tensor | None:
         """The columns that each row sees, bool [n, context and n]; None for all."""
-        mask = run.mask
-        if mask is None and self.visibility == "blocks":
-            blocks = torch.tensor(run.positions) // self.block_size
+        mask = None if run.mask is None else torch.from_numpy(run.mask)
+        if mask is None and self.spec.visibility == "blocks":
+            blocks = torch.tensor(run.positions) // self.spec.block_size
             mask = blocks[:, None] >= blocks
         return None if mask is None else pad(mask.to(self.device), (run.kv.length, 0), value=True)
 
@@ -278,17 +259,36 @@ def kept(shape: Config) -> list[Kept]:
     return [Kept(shape.heads, shape.hidden // shape.heads)] * shape.layers
 
 
+def spec(shape: Config, tokenizer: Tokenizer, device: str, context: int, radius: int) -> ModelSpec:
+    """Of full visibility. `context` are the tokens around a hole; `radius` as in `ModelSpec`."""
+    work = WORK // (shape.layers * shape.of_layer)
+    return ModelSpec(
+        Absorbing(shape.vocabulary - 1),
+        Absorbing.method,
+        max_context=context,
+        chunk=CHUNK,
+        tail=context,
+        head=context,
+        rows=ROWS if device != "cpu" else max(context + MAX_ROWS, min(ROWS, work)),
+        visibility="full",
+        radius=radius,
+        ends=frozenset({tokenizer.special(ENDOFTEXT)}),
+        prompt="inline",
+    )
+
+
 def load(
     folder: Path,
     shape: Config,
     choice: LoadChoice,
     canonical: Callable[[str], str | None],
+    described: Callable[[Config, Tokenizer, str, int, int], ModelSpec] = spec,
     *,
     timed: bool,
     output: Output = predicted,
 ) -> Dit:
-    """Read a published checkpoint, whose names `canonical` maps to the trunk's. Raises WeightsError or
-    TokenizerError."""
+    """Read a published checkpoint, whose names `canonical` maps to the trunk's and whose spec `described` makes. Raises
+    WeightsError or TokenizerError."""
     tokenizer, device = tokenizer_of(folder, shape), chosen(choice.device)
     limit = shape.length - MAX_ROWS
     if limit < LEAST:
@@ -296,23 +296,14 @@ def load(
     if choice.context is not None and not LEAST <= choice.context <= limit:
         raise WeightsError(f"{folder.name} takes {LEAST:,} to {limit:,} tokens of context, not {choice.context:,}.")
     context = choice.context or min(CONTEXT.get(device, USUAL), limit)
+    radius = 0 if choice.exact else RADIUS if choice.radius is None else choice.radius
     dtype = torch.bfloat16 if device.startswith("cuda") and not choice.exact else torch.float32
     contexts = FEW if device == "meta" else fitting(folder.name, shape, context, device, dtype)
     weights = Weights(shape, Checkpoint(folder, canonical, device, choice.progress), dtype)
     if device == "cpu":
-        torch.set_num_threads(1)  # as in block_llama.py
-    return Dit(
-        folder.name,
-        shape,
-        tokenizer,
-        weights,
-        device,
-        output,
-        timed=timed,
-        context=context,
-        contexts=contexts,
-        radius=0 if choice.exact else RADIUS if choice.radius is None else choice.radius,
-    )
+        torch.set_num_threads(1)  # as in llama/stored.py
+    made = described(shape, tokenizer, device, context, radius)
+    return Dit(folder.name, shape, tokenizer, made, weights, device, output, timed=timed, contexts=contexts)
 
 
 def tokenizer_of(folder: Path, shape: Config) -> Tokenizer:
@@ -325,11 +316,12 @@ def tokenizer_of(folder: Path, shape: Config) -> Tokenizer:
             f"The tokenizer of {folder.name} has {tokenizer.size:,} tokens, and the model {shape.vocabulary - 1:,} "
             f"besides its mask; put GPT-2's vocab.json and merges.txt into {folder}."
         )
+    tokenizer.reserve(tokenizer.special(ENDOFTEXT))  # vocab.json alone does not call it special
     return tokenizer
 
 
 def fitting(name: str, shape: Config, context: int, device: str, dtype: torch.dtype) -> int:
     """How many contexts are kept. Raises DoesNotFit."""
     size = dtype.itemsize * (shape.layers * shape.of_layer + 2 * shape.vocabulary * shape.hidden)
-    room, step = memory.free(device), memory.of_step(shape.vocabulary)
+    room, step = memory.free(device_of(device)), memory.of_step(shape.vocabulary)
     return memory.fit(name, size, kept(shape), lambda _: step, context, dtype.itemsize, device, FEW, room, LEAST)

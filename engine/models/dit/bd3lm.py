@@ -1,12 +1,16 @@
 """BD3-LM (Arriola et al. 2025): MDLM's network in blocks of 4, 8 or 16 rows, trained on OpenWebText."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caesura.engine.models import LoadChoice, dit
+from caesura.engine.model import LoadChoice, ModelSpec
+from caesura.engine.models import dit
 from caesura.engine.models.blocks import PINS
 from caesura.engine.models.dit import mdlm
 from caesura.engine.noise import Absorbing
+from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.stored import WeightsError
 from caesura.model_store.reading import short
 
@@ -28,10 +32,22 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> dit.Dit:
     for flag, value in FLAGS.items():
         if config.get(flag, value) != value:
             raise WeightsError(f"{folder.name} has {flag} {short(config[flag])}; only {value} is supported.")
-    model = dit.load(folder, mdlm.shape(config), choice, canonical, timed=False)
-    model.noise = Absorbing(model.width - 1, "blocks")
-    model.visibility, model.block_size, model.method, model.prompt = "blocks", size, "blocks", "plain"
-    model.radius, model.tail, model.head = 0, 0, max(PINS, size - 1)
-    model.chunk -= model.chunk % size
-    model.start = sorted(model.ends)  # every sequence of its training began with it
-    return model
+    return dit.load(folder, mdlm.shape(config), choice, canonical, partial(spec, size), timed=False)
+
+
+def spec(size: int, shape: dit.Config, tokenizer: Tokenizer, device: str, context: int, radius: int) -> ModelSpec:
+    """Blocks of `size` rows. Every sequence of its training began with an end."""
+    made = dit.spec(shape, tokenizer, device, context, radius)
+    return replace(
+        made,
+        noise=Absorbing(shape.vocabulary - 1, "blocks"),
+        method="blocks",
+        chunk=made.chunk - made.chunk % size,
+        tail=0,
+        head=max(PINS, size - 1),
+        visibility="blocks",
+        block_size=size,
+        radius=0,
+        start=tuple(made.ends),
+        prompt="plain",
+    )

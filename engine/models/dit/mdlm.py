@@ -1,9 +1,12 @@
 """MDLM (Sahoo et al. 2024): a masked diffusion language model of 170M weights, trained on OpenWebText."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from caesura.engine.models import LoadChoice, dit
+from caesura.engine.model import LoadChoice, ModelSpec
+from caesura.engine.models import dit
+from caesura.engine.tokens.tokenizer import Tokenizer
 
 SIZES = {  # the trunk's word -> that of config.json
     "vocabulary": "vocab_size",
@@ -26,8 +29,13 @@ def shape(config: dict[str, Any]) -> dit.Config:
     return dit.Config.read({own: config.get(theirs) for own, theirs in SIZES.items()})
 
 
+def spec(sizes: dit.Config, tokenizer: Tokenizer, device: str, context: int, radius: int) -> ModelSpec:
+    """Every sequence of its training lay between two ends."""
+    made = dit.spec(sizes, tokenizer, device, context, radius)
+    return replace(made, start=tuple(made.ends), finish=tuple(made.ends))
+
+
 def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> dit.Dit:
     """Load a checkpoint. Raises WeightsError or TokenizerError."""
-    model = dit.load(folder, shape(config), choice, canonical, timed=bool(config.get("time_conditioning")))
-    model.start = model.finish = sorted(model.ends)  # every sequence of its training lay between two
-    return model
+    timed = bool(config.get("time_conditioning"))
+    return dit.load(folder, shape(config), choice, canonical, spec, timed=timed)

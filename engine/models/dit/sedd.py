@@ -4,14 +4,17 @@ times exp(sigma) - 1 that is the probability of y. The network's estimates need 
 """
 
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from caesura.engine.models import LoadChoice, dit
+from caesura.engine.model import LoadChoice, ModelSpec
+from caesura.engine.models import dit
 from caesura.engine.noise import Absorbing
+from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.stored import WeightsError
 from caesura.model_store.reading import short
 
@@ -48,6 +51,10 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> dit.Dit:
         raise WeightsError(f"The weights of {name} are a pickle, which could run code; save them as safetensors.")
     sizes = {own: said.get(theirs) for own, theirs in SIZES.items()} | {"vocabulary": config["tokens"] + 1}
     output = partial(probabilities, scaled=bool(said.get("scale_by_sigma")))
-    model = dit.load(folder, dit.Config.read(sizes), choice, canonical, timed=True, output=output)
-    model.noise = Absorbing(model.width - 1, ratios=True)
-    return model
+    return dit.load(folder, dit.Config.read(sizes), choice, canonical, spec, timed=True, output=output)
+
+
+def spec(shape: dit.Config, tokenizer: Tokenizer, device: str, context: int, radius: int) -> ModelSpec:
+    """Its estimates are ratios."""
+    made = dit.spec(shape, tokenizer, device, context, radius)
+    return replace(made, noise=Absorbing(shape.vocabulary - 1, ratios=True))

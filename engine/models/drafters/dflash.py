@@ -3,40 +3,47 @@
 
 The hidden states after some layers of the base are mixed into one state per row of the context and the token tree. In
 every layer of the drafter, queries come from the rows of the block alone, and keys and values from those states and
-from the block. Those of the states are further layers of the base's KV cache, as in _light.py. A block is the token to
-draft after and mask tokens, at the positions that follow; its rows see each other and everything that token sees. Each
-masked row predicts the token at its own position. The embedding and the head are the base's.
-"""
+from the block. Those of the states are further layers of the base's KV cache, as in llama/light.py. A block is the
+token to draft after and mask tokens, at the positions that follow; its rows see each other and everything that token
+sees. Each masked row predicts the token at its own position. The embedding and the head are the base's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Semaphore
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from caesura.engine import memory
 from caesura.engine.cache import Kept
-from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.models import Drafter, LoadChoice, Model, ModelError, Run, folder_of, read, read_config
-from caesura.engine.models import _llama_files as files
-from caesura.engine.models._light import blocked, put
-from caesura.engine.models._llama_config import Config, frequencies, turns
-from caesura.engine.models._llama_layer import Norm, normalized, rotate, times
-from caesura.engine.models._llama_memory import of_weights
-from caesura.engine.models._llama_weights import expect, moved, packed
-from caesura.engine.models.block_llama import BlockLlama, Lane, attended, kept
+from caesura.engine.model import MAX_ROWS, Drafter, LoadChoice, Model, ModelError, Run
 from caesura.engine.models.causal import CONTEXT, LEAST
+from caesura.engine.models.devices import chosen, device_of
+from caesura.engine.models.folder import folder_of, read, read_config
+from caesura.engine.models.llama import published
+from caesura.engine.models.llama.config import Config, kept
+from caesura.engine.models.llama.lanes import Lane
+from caesura.engine.models.llama.layer import Norm, normalized, rotate, shape_of, times
+from caesura.engine.models.llama.light import blocked, put
+from caesura.engine.models.llama.memory import of_weights
+from caesura.engine.models.llama.names import LAYER, Names, Published, Renamed
+from caesura.engine.models.llama.packed import expect, moved, packed
+from caesura.engine.models.llama.rotary import frequencies, turns
+from caesura.engine.models.llama.trunk import BlockLlama
+from caesura.engine.scores import Floats, Ids
 from caesura.engine.weights import forms
+from caesura.engine.weights.sources import InMemory, Source
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import int8
 from caesura.model_store.reading import reason
 
-NAMES = files.Names(
-    {"mix": [["fc.weight"]], "mix_norm": [["hidden_norm.weight"]], "norm": [["norm.weight"]]}, "layers.{}.", files.LAYER
+NAMES = Names(
+    {"mix": [["fc.weight"]], "mix_norm": [["hidden_norm.weight"]], "norm": [["norm.weight"]]}, "layers.{}.", LAYER
 )
 # Settings of later drafters, each with the only value that is supported.
 PLAIN = {"is_causal": False, "input_embedding_scale": 1, "output_multiplier": 1, "final_logit_softcapping": 0}
@@ -79,15 +86,15 @@ class Drafting:
 
 
 class DFlash(BlockLlama):
-    """A base that drafts with such layers; see `caesura.engine.models.Drafter`."""
+    """A base that drafts with such layers; see `caesura.engine.model.Drafter`."""
 
     def __init__(
         self,
         base: BlockLlama,
         config: Config,
         drafting: Drafting,
-        stretch: Tensor | None,
-        tensors: Mapping[str, Tensor],
+        stretch: NDArray[np.float64] | None,
+        tensors: Source,
     ) -> None:
         """`config` and `stretch` are those of the drafter, as in `BlockLlama`. Raises WeightsError."""
         vars(self).update(vars(base))  # everything of the base, without a copy of its weights
@@ -100,14 +107,14 @@ class DFlash(BlockLlama):
         self._mix_norm, self._final = (
             moved(Norm(expect(tensors, name, (d,)), None), self.device) for name in ("mix_norm", "norm")
         )
-        layers = [packed(config, tensors, {}, self._form, number)[0] for number in range(config.num_layers)]
+        layers = [packed(config, tensors, InMemory({}), self._form, number)[0] for number in range(config.num_layers)]
         self._seeing = [layer.attention for layer in layers]
         self._drafting = self._path(config, layers, canvas=False)
         self._turning = frequencies(config, self.device)
         if stretch is not None:
-            self._turning = self._turning / stretch.to(self.device)
+            self._turning = self._turning / torch.from_numpy(stretch).to(self.device)
         both = super()._kept(), kept(config, self.device)
-        own, more = (memory.of_context(layers, self.max_context, 1) for layers in both)
+        own, more = (memory.of_context(layers, self.spec.max_context, 1) for layers in both)
         self._contexts = max(1, self._contexts * own // (own + more))
 
     @property
@@ -122,7 +129,7 @@ class DFlash(BlockLlama):
 
     def _tap(self, tapped: Sequence[Tensor], lane: Lane, cos: Tensor, sin: Tensor) -> None:
         del cos, sin  # of the base, whose heads may turn differently
-        shape, spans = self._own.layer, lane.placed(len(self._layers))
+        shape, spans = shape_of(self._own), lane.placed(len(self._layers))
         state = normalized(int8.product(torch.cat(list(tapped), -1), self._mix), self._mix_norm, shape.eps)
         turned = self._turned(lane)
         for number, seeing in enumerate(self._seeing):
@@ -136,9 +143,9 @@ class DFlash(BlockLlama):
     def _turned(self, lane: Lane) -> tuple[Tensor, Tensor]:
         return turns(self._turning, torch.tensor(lane.positions, device=self.device))
 
-    def draft(self, runs: Sequence[Run]) -> tuple[Tensor, Tensor]:
+    def draft(self, runs: Sequence[Run]) -> tuple[Ids, Floats]:
         best = self.block(runs).softmax(-1).max(-1)
-        return best.indices, best.values
+        return best.indices.int().cpu().numpy(), best.values.cpu().numpy()
 
     @torch.inference_mode()
     def block(self, runs: Sequence[Run]) -> Tensor:
@@ -156,12 +163,12 @@ def pair(name: str, folder: Path, config: dict[str, Any], choice: LoadChoice) ->
     """The model `name` with the drafter of a folder. Both are counted before either is read. Raises UnusableModel."""
     own = folder.name
     drafting = Drafting.read(own, config)
-    shape = files.read(own, config, config.get("vocab_size", drafting.mask + 1))
+    shape = published.read(own, config, config.get("vocab_size", drafting.mask + 1))
     if shape.vocab_size != vocabulary(name, shape.vocab_size):
         raise ModelError(f"{own} cannot draft for {name}: it was trained on a vocabulary of another size.")
-    published = files.Published(folder, "cpu")
-    tensors = files.Renamed(published, shape.num_layers, shape.vocab_size, tied=False, names=NAMES)
-    stretch, fit = files.stretched(own, config, shape), partial(fits, own, shape, drafting, tensors, choice)
+    files = Published(folder)
+    tensors = Renamed(files, shape.num_layers, shape.vocab_size, tied=False, names=NAMES)
+    stretch, fit = published.stretched(own, config, shape), partial(fits, own, shape, drafting, tensors, choice)
     base = read(name, replace(choice, tokens=drafting.mask + 1, beside=fit))
     if problem := refusal(base, own, shape, drafting):
         raise ModelError(problem)
@@ -176,22 +183,22 @@ def vocabulary(name: str, usual: int) -> object:
     return read_config(path).get("vocab_size", usual) if path.is_dir() else usual
 
 
-def fits(name: str, shape: Config, drafting: Drafting, tensors: files.Renamed, choice: LoadChoice, taken: int) -> None:
+def fits(name: str, shape: Config, drafting: Drafting, tensors: Renamed, choice: LoadChoice, taken: int) -> None:
     """Raises DoesNotFit if the weights and one context of a drafter do not fit beside `taken` bytes, those of a base
     and its step; the drafter's step is smaller, and the two take turns."""
-    device = files.chosen(choice.device)
-    keeping = files.keeping_of(name, device, choice, tensors.form("layers.0.qkv"))
-    d, itemsize, context = shape.hidden_size, (keeping.dtype or attended()).itemsize, choice.context or CONTEXT
+    device = chosen(choice.device)
+    keeping = published.keeping_of(name, device, choice, tensors.form("layers.0.qkv"))
+    d, itemsize, context = shape.hidden_size, keeping.itemsize, choice.context or CONTEXT
     layers = of_weights(replace(shape, vocab_size=0), keeping, tensors.form, tied=True)
     weights = layers + forms.nbytes(keeping.of(tensors.form("mix")), d, len(drafting.taps) * d)
     with memory.taken(taken):
-        room = memory.free(device)
+        room = memory.free(device_of(device))
     memory.fit(name, weights, kept(shape, device), lambda tokens: 0, context, itemsize, device, 1, room, LEAST)
 
 
 def refusal(base: Model, name: str, shape: Config, drafting: Drafting) -> str:
     """One sentence if the drafter cannot draft for the base, else an empty string."""
-    if not isinstance(base, BlockLlama) or base.noise or base.drafter or base.device == "meta":
+    if not isinstance(base, BlockLlama) or base.spec.noise or base.drafter or base.device == "meta":
         return f"{name} drafts only for an autoregressive model of Llama's kind, with values, which {base.name} is not."
     config, layers = base.config, drafting.layers or base.config.num_layers
     if config.hidden_size != shape.hidden_size or config.num_layers != layers:

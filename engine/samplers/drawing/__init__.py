@@ -2,19 +2,17 @@
 draws: it gives the same fill again, alone or in a batch.
 """
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from caesura.engine.draws import DrawStream
 from caesura.engine.samplers import Decision, Reading
-from caesura.kernels.head import fall
+from caesura.engine.scores import Bools, told
 
 
-def drawing(seen: Reading, accept: Tensor) -> Decision:
+def drawing(seen: Reading, accept: Bools) -> Decision:
     """Accept slots, each with a token drawn by its probability. In float64: in float32 rare tokens come too seldom
     (Zheng et al. 2024)."""
-    drawn, at = torch.full_like(seen.token, -1), seen.draws.of_slots(DrawStream.TOKEN, len(accept))[accept]
-    chances = seen.logits[accept].double().softmax(-1)
-    tokens, _ = fall(chances, at[:, None].to(chances.device))
-    drawn[accept] = tokens[:, 0].to(drawn.device)
-    return Decision(accept, torch.zeros_like(accept), drawn=drawn)
+    drawn, slots = np.full_like(seen.token, -1), np.flatnonzero(accept)
+    at = np.asarray(seen.draws.of_slots(DrawStream.TOKEN, len(accept)))[slots]
+    (drawn[slots],) = told(seen.scores.draw(slots.tolist(), at))
+    return Decision(accept, np.zeros_like(accept), drawn=drawn)

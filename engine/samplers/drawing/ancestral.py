@@ -5,12 +5,13 @@ more earlier (Lou et al. 2024, SEDD's analytic step).
 Compared with the exact posterior of that process and with the formula for score ratios, both enumerated, and by
 frequencies with the distribution of the data."""
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from caesura.engine.draws import DrawStream
 from caesura.engine.samplers import CanvasSampler, Decision, Reading
 from caesura.engine.samplers.drawing import drawing
+from caesura.engine.scores import told
 
 
 class Ancestral:
@@ -23,21 +24,23 @@ class Ancestral:
         self.left = 0
 
     def __call__(self, seen: Reading) -> Decision:
-        accept, self.left = torch.zeros_like(seen.open), self.left or max(1, seen.of - seen.step)
+        accept, self.left = np.zeros_like(seen.open), self.left or max(1, seen.of - seen.step)
         tried = 0
         while seen.open.any() and not accept.any():
-            at = seen.draws.of_slots(DrawStream.ORDER, len(accept), tried)
+            at = np.asarray(seen.draws.of_slots(DrawStream.ORDER, len(accept), tried))
             accept = seen.open & (at < chances(seen, self.left))
             self.left, tried = max(1, self.left - 1), tried + 1
         return drawing(seen, accept)
 
 
-def chances(seen: Reading, left: int) -> Tensor:
+def chances(seen: Reading, left: int) -> NDArray[np.floating]:
     """The chance [slots] of each open slot in the next of `left` steps; in the last one all are accepted."""
-    certain = torch.ones(len(seen.open), dtype=seen.logits.dtype)
-    if left == 1:
-        return certain
-    return (seen.logits.logsumexp(-1).exp().to(certain.device) if seen.ratios else certain) / left
+    certain = np.ones(len(seen.open))
+    if left == 1 or not seen.ratios:
+        return certain / left
+    (total,) = told(seen.scores.total())
+    sums: NDArray[np.floating] = np.exp(total) / left
+    return sums
 
 
 def begin() -> CanvasSampler:

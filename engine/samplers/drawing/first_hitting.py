@@ -4,6 +4,8 @@ shares.
 
 Compared by frequencies with the distribution of the data, from which it draws exactly."""
 
+import numpy as np
+
 from caesura.engine.draws import DrawStream
 from caesura.engine.samplers import CanvasSampler, Decision, Reading, surest
 from caesura.engine.samplers.drawing import drawing
@@ -14,7 +16,8 @@ class FirstHitting:
 
     def __call__(self, seen: Reading) -> Decision:
         share = -(-int(seen.open.sum()) // max(1, seen.of - seen.step))
-        return drawing(seen, surest(seen.draws.of_slots(DrawStream.ORDER, len(seen.open)), seen.open, share))
+        order = np.asarray(seen.draws.of_slots(DrawStream.ORDER, len(seen.open)))
+        return drawing(seen, surest(order, seen.open, share))
 
 
 def begin() -> CanvasSampler:

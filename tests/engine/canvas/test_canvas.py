@@ -2,18 +2,19 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
 from caesura.engine.canvas.healing import heal
 from caesura.engine.canvas.layout import fold, lay, rule, single_line
 from caesura.engine.canvas.pieces import by_token, spans
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.models.llama.native import NativeLlama
+from caesura.engine.scores import Allowed, Floats, told
+from caesura.engine.scores.host import HostScores
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.model_store import SMALL, locate
 from caesura.wire import Hole, Json, Text
@@ -62,13 +63,13 @@ code = st.lists(st.sampled_from(ATOMS), max_size=10).map("".join)
 
 
 def laid(
-    model: BlockLlama, prefix: str, suffix: str, *segments: Text | Hole, slots: int = 8
+    model: NativeLlama, prefix: str, suffix: str, *segments: Text | Hole, slots: int = 8
 ) -> tuple[list[int], Canvas]:
     layout = laid_out(model, prefix, suffix, *(segments or (Hole(32),)), slots=slots)
     return layout.context, layout.canvas
 
 
-def hand(model: BlockLlama, tokens: list[Slot | int], hole: HoleState) -> Canvas:
+def hand(model: NativeLlama, tokens: list[Slot | int], hole: HoleState) -> Canvas:
     return Canvas([], tokens, [], [hole], Vocabulary(model))
 
 
@@ -87,10 +88,10 @@ def hand(model: BlockLlama, tokens: list[Slot | int], hole: HoleState) -> Canvas
 @example("\t\tre", "turn")
 @example("a\r\nb", "")
 @example("x 三", "日")  # a number to Python, a letter to Unicode
-def test_tokens_before_a_hole_stay_the_same_whatever_fills_it(tiny: BlockLlama, prefix: str, following: str) -> None:
+def test_tokens_before_a_hole_stay_the_same_whatever_fills_it(tiny: NativeLlama, prefix: str, following: str) -> None:
     for model in (tiny, SHIPPED):
         layout = lay(model, VOCABULARY, infill("j", prefix, "", Hole(1)), 1)
-        before = [t for t in [*layout.context, *layout.canvas.tail] if t not in model.separator]
+        before = [t for t in [*layout.context, *layout.canvas.tail] if t not in model.spec.separator]
         forced = layout.canvas.holes[0].forced
         encode = model.tokenizer.encode
         assert model.tokenizer.bytes(before) + forced == prefix.encode()
@@ -105,15 +106,20 @@ def test_healing_any_text_loses_nothing(prefix: str) -> None:
     assert len(forced) <= 48
 
 
-def bias(canvas: Canvas) -> torch.Tensor:
-    return canvas.constrain(torch.zeros(len(canvas.slots), canvas.vocabulary.size))
+def constrained(canvas: Canvas, logits: Floats | None = None) -> Floats:
+    """Log-probabilities of the slots by these logits, or by equal ones."""
+    if logits is None:
+        logits = np.zeros((len(canvas.slots), canvas.vocabulary.size), np.float32)
+    (logp,) = told(canvas.constrain(HostScores(logits)).dense())
+    found: Floats = logp
+    return found
 
 
 @cursors
-def test_the_context_is_suffix_then_prefix_up_to_the_healed_cut(tiny: BlockLlama, prefix: str, suffix: str) -> None:
+def test_the_context_is_suffix_then_prefix_up_to_the_healed_cut(tiny: NativeLlama, prefix: str, suffix: str) -> None:
     context, canvas = laid(tiny, prefix, suffix)
     rows = [*context, *canvas.tail]
-    separator = tiny.separator[0]
+    separator = tiny.spec.separator[0]
     assert rows.count(separator) == 1
     cut = rows.index(separator)
     decode = tiny.tokenizer.decode
@@ -123,60 +129,60 @@ def test_the_context_is_suffix_then_prefix_up_to_the_healed_cut(tiny: BlockLlama
 
 
 @cursors
-def test_a_canvas_has_a_row_before_its_first_slot(tiny: BlockLlama, prefix: str, suffix: str) -> None:
+def test_a_canvas_has_a_row_before_its_first_slot(tiny: NativeLlama, prefix: str, suffix: str) -> None:
     _, canvas = laid(tiny, prefix, suffix)
-    assert canvas.slot_rows()[0] >= tiny.shift, "a slot is predicted by the row before it"
+    assert canvas.slot_rows()[0] >= tiny.spec.shift, "a slot is predicted by the row before it"
 
 
 @cursors
-def test_forced_text_can_be_spelled(tiny: BlockLlama, prefix: str, suffix: str) -> None:
-    """Greedy tokens under the bias alone reproduce what has to come first, and the fill does not contain it."""
+def test_forced_text_can_be_spelled(tiny: NativeLlama, prefix: str, suffix: str) -> None:
+    """Greedy tokens out of the allowed ones reproduce what has to come first, and the fill does not contain it."""
     _, canvas = laid(tiny, prefix, suffix, Hole(64), slots=64)
     forced = canvas.holes[0].forced
-    generator = torch.Generator().manual_seed(0)
+    draw = np.random.default_rng(0)
     for _ in range(len(forced) + 3):
         slot = canvas.open()[0]
         row = canvas.slots.index(slot)
-        slot.token = int((torch.randn(canvas.vocabulary.size, generator=generator) + bias(canvas)[row]).argmax())
+        slot.token = int((draw.standard_normal(canvas.vocabulary.size) + constrained(canvas)[row]).argmax())
         slot.locked = True
     written = b"".join(canvas.piece(s.token) for s in canvas.slots if s.token is not None)
     assert written.startswith(forced)
     assert canvas.fills()[0].text == written[len(forced) :].decode("utf-8", errors="ignore")
 
 
-def test_a_healed_indentation_is_not_deepened(tiny: BlockLlama) -> None:
+def test_a_healed_indentation_is_not_deepened(tiny: NativeLlama) -> None:
     _, canvas = laid(tiny, "def f():\n    ", "\n")
     assert canvas.holes[0].forced == b"\n    "
-    for token in bias(canvas)[0].isfinite().nonzero()[:, 0].tolist():
+    for token in np.flatnonzero(np.isfinite(constrained(canvas)[0])):
         assert not canvas.piece(token).startswith(b"\n     ")
 
 
-# Bias
+# What is allowed
 
 
 @pytest.mark.parametrize(("kind", "several"), [("line", False), ("span", False), ("block", True)])
-def test_line_breaks_are_for_blocks(tiny: BlockLlama, kind: str, several: bool) -> None:
+def test_line_breaks_are_for_blocks(tiny: NativeLlama, kind: str, several: bool) -> None:
     _, canvas = laid(tiny, "a = ", "", Hole(8, kind))  # type: ignore[arg-type]
     pieces = canvas.vocabulary.pieces
-    for row in bias(canvas)[1:]:
-        broken = [t for t in row.isfinite().nonzero()[:, 0].tolist() if t < len(pieces) and b"\n" in pieces[t]]
+    for row in constrained(canvas)[1:]:
+        broken = [t for t in np.flatnonzero(np.isfinite(row)) if t < len(pieces) and b"\n" in pieces[t]]
         assert bool(broken) == several
 
 
-def test_no_special_token_is_ever_allowed_but_null(tiny: BlockLlama) -> None:
+def test_no_special_token_is_ever_allowed_but_null(tiny: NativeLlama) -> None:
     _, canvas = laid(tiny, "a = ", "")
-    allowed = bias(canvas)
-    mask, null = tiny.config.vocab_size, tiny.null_id
+    allowed = np.isfinite(constrained(canvas))
+    mask, null = tiny.config.vocab_size, tiny.spec.null_id
     assert allowed.shape == (len(canvas.slots), canvas.vocabulary.size)
-    assert not allowed[:, mask].isfinite().any()
-    assert not allowed[:, tiny.separator[0]].isfinite().any()
-    assert allowed[1:, null].isfinite().all()
+    assert not allowed[:, mask].any()
+    assert not allowed[:, tiny.spec.separator[0]].any()
+    assert allowed[1:, null].all()
 
 
 # Fills
 
 
-def test_a_fill_is_what_is_accepted_and_drafted(tiny: BlockLlama) -> None:
+def test_a_fill_is_what_is_accepted_and_drafted(tiny: NativeLlama) -> None:
     a, b, c = (tiny.tokenizer.encode(x)[0] for x in "abc")
     slots: list[Slot | int] = [Slot(0, token=a, locked=True, prob=1.0), Slot(0, draft=b, prob=0.25), Slot(0)]
     fill = hand(tiny, [*slots, Slot(0, token=c, locked=True, prob=1.0)], HoleState(True, 8)).fills()[0]
@@ -185,7 +191,7 @@ def test_a_fill_is_what_is_accepted_and_drafted(tiny: BlockLlama) -> None:
     assert fill.probabilities == ((1, 1.0), (2, 0.25), (3, 1.0))
 
 
-def test_a_fill_leaves_out_the_forced_text_and_is_empty_until_it_is_there(tiny: BlockLlama) -> None:
+def test_a_fill_leaves_out_the_forced_text_and_is_empty_until_it_is_there(tiny: NativeLlama) -> None:
     tokens = tiny.tokenizer.encode("return")
     canvas = hand(tiny, [Slot(0, token=t, locked=True) for t in tokens], HoleState(True, 8, b"retu"))
     assert canvas.fills()[0].text == "rn"
@@ -211,7 +217,7 @@ def test_spans_lock_whole_characters(text: str, data: st.DataObject) -> None:
     assert all(a[1] < b[0] for a, b in pairwise(locked))
 
 
-def test_a_character_split_over_tokens_shows_when_it_is_whole(tiny: BlockLlama) -> None:
+def test_a_character_split_over_tokens_shows_when_it_is_whole(tiny: NativeLlama) -> None:
     tokens = tiny.tokenizer.encode("a😀b")
     assert len(tokens) > 3
     slots: list[Slot | int] = [Slot(0, token=t, locked=True) for t in tokens]
@@ -220,12 +226,12 @@ def test_a_character_split_over_tokens_shows_when_it_is_whole(tiny: BlockLlama) 
     assert (whole.text, whole.locked) == ("a😀b", ((0, 3),))
     slots[2] = Slot(0, draft=tokens[2])
     assert hand(tiny, slots, HoleState(True, 8)).fills()[0].locked == ((0, 1), (2, 3))
-    slots.insert(3, Slot(0, draft=tiny.null_id))  # in the middle of the character
+    slots.insert(3, Slot(0, draft=tiny.spec.null_id))  # in the middle of the character
     assert hand(tiny, slots, HoleState(True, 8)).fills()[0].text == "a😀b"
 
 
-def test_an_open_null_before_a_healed_start_hides_no_fill(tiny: BlockLlama) -> None:
-    slots: list[Slot | int] = [Slot(0, draft=tiny.null_id)]
+def test_an_open_null_before_a_healed_start_hides_no_fill(tiny: NativeLlama) -> None:
+    slots: list[Slot | int] = [Slot(0, draft=tiny.spec.null_id)]
     slots += [Slot(0, draft=token) for token in tiny.tokenizer.encode("return")]
     assert hand(tiny, slots, HoleState(True, 9, b"retu")).fills()[0].text == "rn"
 
@@ -292,15 +298,15 @@ def test_a_token_that_goes_on_into_what_stands_behind_is_an_end(before_another_h
     if before_another_hole:
         canvas = Canvas([], [*slots, *behind, Slot(1)], [], [*holes, HoleState(True, 1)], VOCABULARY)
     canvas.draft_shortest()
-    logits = torch.full((len(canvas.slots), VOCABULARY.size), -20.0)
+    logits = np.full((len(canvas.slots), VOCABULARY.size), -20.0, np.float32)
     said = [*encode('"left":'), null]
     logits[range(4), said] = 0.0
-    logits[range(4), encode('"left hand"')] = torch.tensor([0.0, 0.0, -5.0, -1.0])  # what would be left
-    assert canvas.constrain(logits)[:4].argmax(-1).tolist() == [*said[:2], *encode('"'), null]
+    logits[range(4), encode('"left hand"')] = [0.0, 0.0, -5.0, -1.0]  # what would be left
+    assert constrained(canvas, logits)[:4].argmax(-1).tolist() == [*said[:2], *encode('"'), null]
 
 
 @pytest.mark.parametrize("between", [", ", ") + (", ")\n    retu", "\r\n", "😀", "_", ")"])
-def test_text_between_holes_is_fixed_or_forced(tiny: BlockLlama, between: str) -> None:
+def test_text_between_holes_is_fixed_or_forced(tiny: NativeLlama, between: str) -> None:
     _, canvas = laid(tiny, "f(", ")\n", Hole(8), Text(between), Hole(8), slots=4)
     fixed = [row for row in canvas.layout if isinstance(row, int)]
     assert tiny.tokenizer.decode(fixed) + canvas.holes[1].forced.decode() == between
@@ -310,7 +316,7 @@ def test_text_between_holes_is_fixed_or_forced(tiny: BlockLlama, between: str) -
     assert [ids[row] for row in canvas.slot_rows()] == [7] * 8
 
 
-def test_growing_and_shrinking_keep_the_fixed_rows(tiny: BlockLlama) -> None:
+def test_growing_and_shrinking_keep_the_fixed_rows(tiny: NativeLlama) -> None:
     _, canvas = laid(tiny, "f(", ")\n", Hole(8), Text(", x = "), Hole(8), slots=2)
     fixed = [row for row in canvas.layout if isinstance(row, int)]
     canvas.grow(1)
@@ -319,7 +325,7 @@ def test_growing_and_shrinking_keep_the_fixed_rows(tiny: BlockLlama) -> None:
     canvas.grow(0)
     canvas.grow(0)
     assert [len(canvas.of_hole(n)) for n in (0, 1)] == [9, 4]  # the healed bracket has a slot of its own
-    canvas.slots[1].token = canvas.slots[9].token = tiny.null_id
+    canvas.slots[1].token = canvas.slots[9].token = tiny.spec.null_id
     canvas.shrink()
     assert [len(canvas.of_hole(n)) for n in (0, 1)] == [8, 3]
     assert [row for row in canvas.layout if isinstance(row, int)] == fixed
@@ -351,16 +357,16 @@ def test_auto_is_a_block_in_an_empty_line_behind_an_opener(before: str, after: s
 def test_what_is_kept_of_grammars_is_bounded_and_what_they_allow_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     room = 8 << 20
     monkeypatch.setattr(VOCABULARY._grammars, "_room", room)
-    allowed, value = list[Tensor](), VOCABULARY.pieces.index(b"true")
+    allowed, value = list[Allowed](), VOCABULARY.pieces.index(b"true")
     for _ in range(2):
         for number in range(12):
             grammar = VOCABULARY.grammar(Json(start="members", taken=(f"key{number}",)), ())
             assert 0 < VOCABULARY._grammars.nbytes <= room
             state = grammar.start(b"")
             for token in VOCABULARY.spelled(b'"name": '):
-                allowed.append(grammar.bias(state, VOCABULARY.size))
+                allowed.append(grammar.allowed(state, VOCABULARY.size))
                 state = grammar.after(state, token)
-            assert grammar.bias(state, VOCABULARY.size)[value] == 0
+            assert value in grammar.allowed(state, VOCABULARY.size)
             assert VOCABULARY.grammar(Json(start="members", taken=(f"key{number}",)), ()) is grammar
     first, again = allowed[: len(allowed) // 2], allowed[len(allowed) // 2 :]
-    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    assert first == again

@@ -1,6 +1,7 @@
 """What a model is shown, in every format: which parts of a job fit its context, in which order, what stays put."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,11 +24,11 @@ from caesura.engine.canvas.prompts import (
     prompt,
     slide,
 )
-from caesura.engine.canvas.turns import QWEN2, QWEN3, TURNS, Turns, turns_of
-from caesura.engine.models import Model
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import Model, ModelSpec
+from caesura.engine.models.llama.native import NativeLlama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.tokens.turns import QWEN2, QWEN3, TURNS, Turns, turns_of
 from caesura.wire import Hole, Neighbour
 
 from ...support.checkpoints import gemma
@@ -39,47 +40,47 @@ LONG = Neighbour("# total.py", "".join(f"total_{n} = left({n})\n" for n in range
 PREFIX, SUFFIX_TEXT = "x = 1\nprint(", ")\n"
 
 
-def shown(model: BlockLlama, *neighbours: Neighbour, prefix: str = PREFIX, suffix: str = SUFFIX_TEXT) -> str:
+def shown(model: NativeLlama, *neighbours: Neighbour, prefix: str = PREFIX, suffix: str = SUFFIX_TEXT) -> str:
     return model.tokenizer.decode(prompt(model, prefix, suffix, neighbours).before)
 
 
-def test_neighbours_stand_before_the_prefix_each_under_its_line_and_above_a_blank_one(tiny: BlockLlama) -> None:
+def test_neighbours_stand_before_the_prefix_each_under_its_line_and_above_a_blank_one(tiny: NativeLlama) -> None:
     left = "# left.py\ndef left(item):\n    return item\n\n"
     assert shown(tiny, SHORT, OTHER) == left + "# right.py\nright = 20\n\n" + PREFIX
     assert shown(tiny, OTHER, SHORT).startswith("# right.py\n")
     assert shown(tiny, Neighbour("# a\nb.py", "x = 1")).startswith("# a\\nb.py\nx = 1\n")  # a file may be called so
 
 
-def test_the_canvas_stands_behind_all_of_it(tiny: BlockLlama) -> None:
+def test_the_canvas_stands_behind_all_of_it(tiny: NativeLlama) -> None:
     layout = laid_out(tiny, PREFIX, SUFFIX_TEXT, Hole(4), slots=4, neighbours=(SHORT,))
     rows = [*layout.context, *layout.canvas.tail]
-    cut = rows.index(tiny.separator[0])
+    cut = rows.index(tiny.spec.separator[0])
     decode = tiny.tokenizer.decode
     assert decode(rows[:cut]) == SUFFIX_TEXT
     assert decode(rows[cut + 1 :]) + layout.canvas.holes[0].forced.decode() == shown(tiny, SHORT)
 
 
-def test_a_neighbour_without_a_line_of_its_own_is_only_its_text(tiny: BlockLlama) -> None:
+def test_a_neighbour_without_a_line_of_its_own_is_only_its_text(tiny: NativeLlama) -> None:
     assert shown(tiny, Neighbour("", "\n\na = 1\n\n\n")) == "a = 1\n\n" + PREFIX
 
 
 @pytest.mark.parametrize("text", ["", "\n", "   \n"])
-def test_an_empty_neighbour_is_not_mentioned(tiny: BlockLlama, text: str) -> None:
+def test_an_empty_neighbour_is_not_mentioned(tiny: NativeLlama, text: str) -> None:
     assert shown(tiny, Neighbour("# empty.py", text), OTHER) == "# right.py\nright = 20\n\n" + PREFIX
 
 
-def test_neighbours_get_a_quarter_of_what_the_suffix_leaves_and_the_prefix_the_rest(tiny: BlockLlama) -> None:
+def test_neighbours_get_a_quarter_of_what_the_suffix_leaves_and_the_prefix_the_rest(tiny: NativeLlama) -> None:
     long = LONG.text * 4
     for suffix in ("", ")\n", long):
         parts = prompt(tiny, long, suffix, [LONG, SHORT, LONG, OTHER] * 8)
         beside = len(tiny.tokenizer.encode(tiny.tokenizer.decode(parts.before).rpartition("\n\n")[0]))
-        room = tiny.max_context - len(parts.head) - len(tiny.separator)
-        assert len(parts.head) <= tiny.max_context // SUFFIX
+        room = tiny.spec.max_context - len(parts.head) - len(tiny.spec.separator)
+        assert len(parts.head) <= tiny.spec.max_context // SUFFIX
         assert room / NEIGHBOURS * 0.8 < beside <= room / NEIGHBOURS
         assert room * 0.7 < len(parts.before) <= room
 
 
-def test_the_first_neighbour_is_cut_at_a_line_start_and_the_others_are_whole_or_absent(tiny: BlockLlama) -> None:
+def test_the_first_neighbour_is_cut_at_a_line_start_and_the_others_are_whole_or_absent(tiny: NativeLlama) -> None:
     first = shown(tiny, LONG).removesuffix("\n\n" + PREFIX)
     assert f"{LONG.name}\n{LONG.text}".startswith(first + "\n")
     assert first.count("\n") > 5
@@ -89,14 +90,14 @@ def test_the_first_neighbour_is_cut_at_a_line_start_and_the_others_are_whole_or_
 
 
 @pytest.mark.parametrize("text", ["x" * 60_000, "é" * 5000, "\n" * 9999 + "x" * 9999, "a = 1\n" + "b" * 9999])
-def test_whatever_a_neighbour_holds_its_share_is_kept(tiny: BlockLlama, text: str) -> None:
+def test_whatever_a_neighbour_holds_its_share_is_kept(tiny: NativeLlama, text: str) -> None:
     parts = prompt(tiny, PREFIX, SUFFIX_TEXT, [Neighbour("# n.py", text)] * 32)
     own = tiny.tokenizer.encode(PREFIX)
     assert parts.before[-len(own) :] == own
-    assert len(parts.before) - len(own) <= tiny.max_context // NEIGHBOURS
+    assert len(parts.before) - len(own) <= tiny.spec.max_context // NEIGHBOURS
 
 
-def test_typing_beside_neighbours_only_appends(tiny: BlockLlama) -> None:
+def test_typing_beside_neighbours_only_appends(tiny: NativeLlama) -> None:
     scheduler = Scheduler(tiny)
     for end in range(6):
         job = infill("j", PREFIX + "left, "[:end], SUFFIX_TEXT, Hole(4), neighbours=(SHORT, OTHER), sampler="top_k")
@@ -106,7 +107,7 @@ def test_typing_beside_neighbours_only_appends(tiny: BlockLlama) -> None:
         assert not end or new <= 4
 
 
-def test_a_neighbour_changes_what_the_model_says(tiny: BlockLlama) -> None:
+def test_a_neighbour_changes_what_the_model_says(tiny: NativeLlama) -> None:
     without, beside = (
         alone(tiny, infill("j", PREFIX, SUFFIX_TEXT, neighbours=neighbours, sampler="threshold"))
         for neighbours in ((), (SHORT,))
@@ -126,10 +127,8 @@ formats = pytest.mark.parametrize("name", NAMES)
 def gemma_like(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """What a prompt needs of a model whose tokenizer has Gemma's turns."""
     tokenizer = Tokenizer(gemma.tokenizer(tmp_path_factory.mktemp("gemma") / "tokenizer.json"))
-    model = SimpleNamespace(
-        name="gemma", tokenizer=tokenizer, separator=(), prompt="chat", max_context=CONTEXT, visibility="context"
-    )
-    return model  # type: ignore[return-value]
+    spec = ModelSpec(None, "uniform", max_context=CONTEXT, chunk=64, tail=0, head=12, prompt="chat")
+    return SimpleNamespace(name="gemma", tokenizer=tokenizer, spec=spec)  # type: ignore[return-value]
 
 
 def spelled(model: Model, parts: Prompt) -> str:
@@ -159,7 +158,7 @@ def test_a_fenced_chat_names_the_language_and_leaves_the_answer_open(
     assert text.endswith(f"<channel|>```{label}\n{PREFIX}")
 
 
-def test_a_plain_prompt_has_no_turns(gemma_like: Model, tiny: BlockLlama) -> None:
+def test_a_plain_prompt_has_no_turns(gemma_like: Model, tiny: NativeLlama) -> None:
     text = spelled(gemma_like, prompt(gemma_like, PREFIX, SUFFIX_TEXT, [OTHER], "plain"))
     assert text == f"<bos>{SUFFIX_TEXT}{RULE}{OTHER.name}\n{OTHER.text}\n\n{PREFIX}"
     without_bos = prompt(tiny, PREFIX, SUFFIX_TEXT, [], "plain")
@@ -229,7 +228,7 @@ def test_typing_only_appends_in_every_format(gemma_like: Model, name: str, begun
 
 
 def test_a_format_that_does_not_exist_or_that_the_model_cannot_be_shown_is_one_sentence(
-    gemma_like: Model, tiny: BlockLlama
+    gemma_like: Model, tiny: NativeLlama
 ) -> None:
     for model, name, reason in (
         (tiny, "nope", "no prompt format named 'nope'; there are suffix_first, fim, plain, chat"),
@@ -244,9 +243,9 @@ def test_a_format_that_does_not_exist_or_that_the_model_cannot_be_shown_is_one_s
     assert set(FORMATS) == {"suffix_first", "fim", "inline", *NAMES}
 
 
-def test_a_model_of_full_visibility_is_shown_the_text_as_it_stands(tiny: BlockLlama) -> None:
+def test_a_model_of_full_visibility_is_shown_the_text_as_it_stands(tiny: NativeLlama) -> None:
     model = Scripted(tiny.tokenizer, [])
-    model.visibility, model.start, model.finish = "full", [7], [0]
+    model.spec = replace(model.spec, visibility="full", start=(7,), finish=(0,))
     found, encode = prompt(model, PREFIX, SUFFIX_TEXT, [SHORT], "inline"), tiny.tokenizer.encode
     assert (found.opening, found.closing, found.head) == ([], [0], encode(SUFFIX_TEXT))
     assert found.before == [7, *encode("# left.py\ndef left(item):\n    return item\n\n"), *encode(PREFIX)]
@@ -264,14 +263,14 @@ def test_code_models_are_shown_a_gap_by_their_own_tokens_and_typing_only_appends
     assert found.before == encode(PREFIX)
 
 
-def test_a_text_begins_as_the_family_was_trained(tiny: BlockLlama) -> None:
+def test_a_text_begins_as_the_family_was_trained(tiny: NativeLlama) -> None:
     model = Scripted(tiny.tokenizer, [])
-    model.start = [7]
+    model.spec = replace(model.spec, start=(7,))
     for name in ("suffix_first", "plain"):
         assert prompt(model, PREFIX, SUFFIX_TEXT, (), name).opening[0] == 7
 
 
-def test_a_job_names_its_format_and_is_refused_for_one_that_does_not_exist(tiny: BlockLlama) -> None:
+def test_a_job_names_its_format_and_is_refused_for_one_that_does_not_exist(tiny: NativeLlama) -> None:
     refused = run(Scheduler(tiny), [infill("j", PREFIX, SUFFIX_TEXT, prompt="nope")])["j"]
     assert [(type(event), getattr(event, "code", "")) for event in refused] == [(wire.Failed, "invalid")]
     assert "no prompt format named 'nope'" in refused[0].message
@@ -342,7 +341,7 @@ def test_where_all_rows_see_each_other_the_answer_is_the_whole_file(
     chatty: tuple[str, Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, model = chatty
-    monkeypatch.setattr(model, "visibility", "full")
+    monkeypatch.setattr(model, "spec", replace(model.spec, visibility="full"))
     for format_name, opened, closed in (("chat", "", ""), ("chat_fence", "```python\n", "\n```")):
         parts = prompt(model, PREFIX, SUFFIX_TEXT, [SHORT], format_name, "python")
         message = f"{BESIDE}{SHORT.name}\n{SHORT.text}\n{WHOLE}"
@@ -385,7 +384,7 @@ def test_text_never_becomes_a_turn_of_any_model(tmp_path: Path, name: str, flagg
     assert marks(hostile) == marks("x\n")
 
 
-def test_the_tokens_of_a_tokenizer_tell_its_template(tmp_path: Path, tiny: BlockLlama) -> None:
+def test_the_tokens_of_a_tokenizer_tell_its_template(tmp_path: Path, tiny: NativeLlama) -> None:
     for row in TURNS:
         assert turns_of(with_turns(tmp_path, row).tokenizer) is row
     assert QWEN3.tokens[:2] == QWEN2.tokens, "so the row with more tokens has to come first"
@@ -396,7 +395,7 @@ def test_a_context_that_a_chat_alone_would_fill_is_refused(
     chatty: tuple[str, Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, model = chatty
-    monkeypatch.setattr(model, "max_context", 64)
+    monkeypatch.setattr(model, "spec", replace(model.spec, max_context=64))
     with pytest.raises(ValueError, match=r"has 64 tokens, too few for the \d+ that a chat takes by itself; try"):
         prompt(model, PREFIX, SUFFIX_TEXT, (), "chat")
 
@@ -413,13 +412,13 @@ def test_the_window_stays_put_while_keys_are_typed() -> None:
 
 
 @pytest.mark.parametrize("neighbours", [(), (SHORT, OTHER)])
-def test_a_long_file_fits_and_typing_only_appends(tiny: BlockLlama, neighbours: tuple[Neighbour, ...]) -> None:
+def test_a_long_file_fits_and_typing_only_appends(tiny: NativeLlama, neighbours: tuple[Neighbour, ...]) -> None:
     prefix = "".join(f"value_{n} = {n} + total\n" for n in range(300))
     suffix = "print(total)\n" * 300
     first = prompt(tiny, prefix, suffix, neighbours)
-    assert len(first.opening) + len(first.before) > tiny.max_context // 2
+    assert len(first.opening) + len(first.before) > tiny.spec.max_context // 2
     for n in range(40):
         now = prompt(tiny, prefix + "item = 1\n"[: n % 10] + "x + " * (n // 10), suffix, neighbours)
-        assert len(now.opening) + len(now.before) <= tiny.max_context
-        assert now.opening == [*first.head, *tiny.separator]
+        assert len(now.opening) + len(now.before) <= tiny.spec.max_context
+        assert now.opening == [*first.head, *tiny.spec.separator]
         assert now.before[: len(first.before) - 8] == first.before[:-8]

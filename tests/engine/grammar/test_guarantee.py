@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from caesura import wire
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.models.llama.native import NativeLlama
 
 from ...support.checkpoints.noisy import Noisy
 
@@ -67,7 +67,7 @@ def verdicts(bench: dict[str, ModuleType], model: Noisy, asked: list[Any]) -> li
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_what_is_filled_by_a_model_that_knows_nothing_stays_valid(
-    bench: dict[str, ModuleType], documents: list[Any], tiny: BlockLlama, noise: str
+    bench: dict[str, ModuleType], documents: list[Any], tiny: NativeLlama, noise: str
 ) -> None:
     draw = random.Random(11)
     asked = []
@@ -82,7 +82,7 @@ def test_what_is_filled_by_a_model_that_knows_nothing_stays_valid(
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_what_a_schema_asks_for_is_what_a_model_that_knows_nothing_writes(
-    bench: dict[str, ModuleType], tiny: BlockLlama, noise: str
+    bench: dict[str, ModuleType], tiny: NativeLlama, noise: str
 ) -> None:
     hole = wire.Hole(64, "block", wire.Json(schema=0, indent="  "))
     edit = bench["places"].Edit("document", 0, 0, (hole,), (SCHEMA,), ruled=True)

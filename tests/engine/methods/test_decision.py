@@ -7,9 +7,9 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from caesura.engine.methods.uniform import renoise
-from caesura.engine.methods.uniform.renoise import CanvasState, Constraints, Outlook
+from caesura.engine.methods.uniform.renoise import CanvasState, Constraints, Outlook, SlotStatistics, by_entropy
 from caesura.engine.noise import Schedule
-from caesura.engine.samplers import Scores, entropy_bound, threshold
+from caesura.engine.samplers import threshold
 from caesura.kernels import decision
 
 from ...support.checkpoints.few import few
@@ -47,7 +47,7 @@ def asked(slots: int, seed: int) -> tuple[CanvasState, Outlook, Constraints, ren
     token = torch.where(some(0.7) & (best >= 0), best, numbers(TOKENS))
     entropy = torch.rand(slots, generator=generator).to(DEVICE) * (1e-4 if seed % 2 else 0.3)
     logit = -torch.rand(slots, generator=generator).to(DEVICE)
-    scores = Scores(*(values[None] for values in (token, logit.exp(), logit.exp(), entropy)))
+    scores = SlotStatistics(*(values[None] for values in (token, logit.exp(), logit.exp(), entropy)))
 
     def pick(uniform: Tensor, wanted: Tensor) -> Tensor:
         return torch.where(wanted, (uniform * TOKENS).long(), 999)
@@ -64,7 +64,7 @@ def test_a_decision_in_one_kernel_is_the_decision(slots: int, monkeypatch: pytes
     done = set[float]()
     for seed in range(30):
         state, outlook, terms, chances = asked(slots, seed)
-        sampler = threshold.select if seed % 5 == 0 else entropy_bound.select
+        sampler = renoise.on_host(threshold.select) if seed % 5 == 0 else by_entropy
         given = Embedding(), Schedule(stability=seed % 2), state, outlook, sampler, 0, 1, terms, chances
         with monkeypatch.context() as patch:
             patch.setattr(renoise, "fused", lambda _: False)
@@ -102,7 +102,7 @@ def test_a_slot_whose_entropy_is_no_number_is_not_accepted() -> None:
 
 def part(outlook: Outlook, mine: Tensor) -> Outlook:
     """What a forward says of some slots."""
-    scores = Scores(*(values[:, mine] for values in outlook.scores))
+    scores = SlotStatistics(*(values[:, mine] for values in outlook.scores))
     assert outlook.soft is not None
     own = outlook.logit[mine], outlook.allowed[mine], outlook.total[mine], outlook.soft[mine]
     return Outlook(scores, *own, outlook.pick)
@@ -124,7 +124,7 @@ def test_canvases_that_are_decided_together_are_decided_as_each_alone(
         for kernel in (False, True):
             monkeypatch.setattr(renoise, "fused", lambda _, kernel=kernel: kernel)
             together = Constraints(*terms[:4], enough, canvases)
-            model, schedule, sampler = Embedding(), Schedule(stability=seed % 2), entropy_bound.select
+            model, schedule, sampler = Embedding(), Schedule(stability=seed % 2), by_entropy
             found, told = renoise.decide(model, schedule, state, outlook, sampler, 0, 1, together, chances)  # type: ignore[arg-type]
             for number, mine in enumerate(canvases):
                 if not mine.any():

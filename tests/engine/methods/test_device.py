@@ -2,7 +2,7 @@
 fake GPU counts the copies, and refuses operations of two devices as a GPU does."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,10 +10,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from caesura.engine import models
-from caesura.engine.models import Model
+from caesura.engine.model import Model, Verifier
+from caesura.engine.scores import Scores
+from caesura.engine.scores.tensors import TensorScores
 from caesura.wire import Hole, Infill, Json
 
-from ...support.checkpoints import masked, qwen
+from ...support.checkpoints import compared, masked, qwen
 from ...support.checkpoints.tiny import CODE, VOCABULARY, alone, infill
 
 READS = {
@@ -56,29 +58,45 @@ class Gpu(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class Away:
-    """A model on the GPU. `asked`: the searches and canvases of its forwards."""
-
-    device = "cuda"
+class InTensors:
+    """A model whose scores are in torch."""
 
     def __init__(self, model: Model) -> None:
-        self.model, self.asked = model, 0
+        self.model = model
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
-    def forward(self, *runs: Any) -> tuple[Tensor, ...]:
-        self.asked += sum(map(len, runs))
-        return tuple(part.as_subclass(Far) for part in self.model.forward(*runs))  # type: ignore[attr-defined]
+    def forward(self, *runs: Any) -> tuple[TensorScores, ...]:
+        return tuple(map(self.scores, cast(Verifier, self.model).forward(*runs)))
 
-    def denoise(self, runs: Any) -> Tensor:
+    def denoise(self, runs: Any) -> TensorScores:
+        return self.scores(self.model.denoise(runs))
+
+    def scores(self, found: Scores) -> TensorScores:
+        return TensorScores(compared.tensor(found))
+
+
+class Away(InTensors):
+    """The same on the GPU. `asked`: the searches and canvases of its forwards."""
+
+    device, asked = "cuda", 0
+
+    def forward(self, *runs: Any) -> tuple[TensorScores, ...]:
+        self.asked += sum(map(len, runs))
+        return super().forward(*runs)
+
+    def denoise(self, runs: Any) -> TensorScores:
         self.asked += len(runs)
-        return self.model.denoise(runs).as_subclass(Far)
+        return super().denoise(runs)
+
+    def scores(self, found: Scores) -> TensorScores:
+        return TensorScores(compared.tensor(found).as_subclass(Far))  # type: ignore[arg-type]
 
 
 def copied(model: Model, job: Infill) -> tuple[list[int], int]:
     """The copies of a job whose answer is that of the CPU, and how many searches and canvases its forwards had."""
-    here, away, Far.copies = alone(model, job), Away(model), []
+    here, away, Far.copies = alone(InTensors(model), job), Away(model), []  # type: ignore[arg-type]
     with Gpu():
         there = alone(away, job)  # type: ignore[arg-type]
     assert there.holes == here.holes
@@ -109,11 +127,12 @@ def test_a_canvas_copies_a_few_numbers_a_step(tmp_path: Path, sampler: str) -> N
     assert len(copies) == canvases
     assert max(copies) < VOCABULARY, "less than the logits of one slot"
     copies, canvases = copied(model, infill("a", CODE[:200] + "\nx =", "\ny = 1\n", Hole(12), sampler=sampler))
-    assert len([count for count in copies if count > 1]) == canvases, "and the tokens of a healed start, one by one"
+    best = 3  # numbers of a best token
+    assert len([count for count in copies if count > best]) == canvases, "and the tokens of a healed start, one by one"
 
 
-@pytest.mark.parametrize("sampler", ["klass", "ancestral", "first_hitting"])
-def test_a_sampler_that_reads_whole_distributions_reads_them_there(tmp_path: Path, sampler: str) -> None:
+@pytest.mark.parametrize("sampler", ["ancestral", "first_hitting"])
+def test_a_sampler_that_draws_from_whole_distributions_draws_there(tmp_path: Path, sampler: str) -> None:
     model = models.load(str(masked.published(tmp_path, "dream")), "cpu")
     copies, _ = copied(model, infill("a", CODE[:200] + "\nx =", "\ny = 1\n", Hole(12), sampler=sampler))
     assert max(copies) < VOCABULARY

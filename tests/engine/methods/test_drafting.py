@@ -4,17 +4,20 @@ import copy
 import itertools
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from torch import Tensor
 
 from caesura import wire
 from caesura.engine import memory, models
+from caesura.engine.device import Host
 from caesura.engine.methods.verify import drafting
-from caesura.engine.models import LoadChoice, Model, ModelError, Run
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import LoadChoice, Model, ModelError, Run
+from caesura.engine.models.folder import read
+from caesura.engine.models.llama.native import NativeLlama
 from caesura.engine.scheduler import Scheduler
+from caesura.engine.scores.tensors import TensorScores
 from caesura.engine.tokens.tokenizer import Tokenizer
 
 from ...support.checkpoints import masked, qwen
@@ -34,19 +37,19 @@ class Sure(Scripted):
 
     def __init__(self, tokenizer: Tokenizer, text: str) -> None:
         super().__init__(tokenizer, [])
-        self.noise, self.method, self.null_id, self.width = None, "verify", None, tokenizer.size  # type: ignore[assignment]
+        self.spec, self.width = replace(self.spec, noise=None, method="verify", null_id=None), tokenizer.size
         tokens = [*tokenizer.encode(text), *tokenizer.encode(SUFFIX)[:1]]
         assert len(set(tokens)) == len(tokens)
         self.first, self.after = tokens[0], dict(itertools.pairwise(tokens))
         self.passes = 0
 
-    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
-        logits, of_canvases = super().forward(trees, canvases)
+    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[TensorScores, TensorScores]:
+        scores, of_canvases = super().forward(trees, canvases)
         rows = [token for run in trees for token in run.ids]
-        for row, token in zip(logits, rows, strict=True):
+        for row, token in zip(scores.logits, rows, strict=True):
             row[self.after.get(token, self.first)] = self.sure
         self.passes += 1
-        return logits, of_canvases
+        return scores, of_canvases
 
 
 def answered(tokenizer: Tokenizer, by: Model | None) -> tuple[wire.Done, int]:
@@ -68,21 +71,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> BlockLlama:
+def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> NativeLlama:
     name = str(request.param)
     model = models.load(str(folders[f"{name}'s base"]), "cpu", draft=str(folders[name]))
-    assert isinstance(model, BlockLlama)
+    assert isinstance(model, NativeLlama)
     return model
 
 
-def without(pair: BlockLlama) -> BlockLlama:
+def without(pair: NativeLlama) -> NativeLlama:
     """The same model alone."""
     found = copy.copy(pair)
     found.drafting = None
     return found
 
 
-def test_a_right_draft_saves_passes_and_a_wrong_one_changes_nothing(tiny: BlockLlama) -> None:
+def test_a_right_draft_saves_passes_and_a_wrong_one_changes_nothing(tiny: NativeLlama) -> None:
     encode = tiny.tokenizer.encode
     plain, passes = answered(tiny.tokenizer, None)
     assert plain.holes[0].text == LINE
@@ -94,7 +97,7 @@ def test_a_right_draft_saves_passes_and_a_wrong_one_changes_nothing(tiny: BlockL
         assert fewer <= passes - right, "each right token saves a pass"
 
 
-def test_a_wrong_draft_of_a_random_model_changes_no_answer(pair: BlockLlama) -> None:
+def test_a_wrong_draft_of_a_random_model_changes_no_answer(pair: NativeLlama) -> None:
     for number, gap in enumerate((BLOCK, TWO)):
         job = infill(f"j{number}", *gap)
         found, plain = alone(pair, job), alone(without(pair), job)
@@ -103,12 +106,12 @@ def test_a_wrong_draft_of_a_random_model_changes_no_answer(pair: BlockLlama) -> 
 
 
 def test_the_verifiers_own_canvas_does_not_draft_next_to_another_model(
-    tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch
+    tiny: NativeLlama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, forward, drawn = copy.copy(tiny), tiny.forward, list[Run]()
     model.drafting = Scripted(tiny.tokenizer, tiny.tokenizer.encode("(left)"))
 
-    def counted(trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
+    def counted(trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[TensorScores, TensorScores]:
         drawn.extend(canvases)
         return forward(trees, canvases)
 
@@ -118,7 +121,7 @@ def test_the_verifiers_own_canvas_does_not_draft_next_to_another_model(
     assert not drawn
 
 
-def test_drafts_in_a_batch_are_those_of_each_job_alone(pair: BlockLlama) -> None:
+def test_drafts_in_a_batch_are_those_of_each_job_alone(pair: NativeLlama) -> None:
     jobs = [infill(f"j{number}", *gap) for number, gap in enumerate((GAP, TWO, BLOCK))]
     together = run(Scheduler(pair), jobs)
     for job in jobs:
@@ -126,7 +129,7 @@ def test_drafts_in_a_batch_are_those_of_each_job_alone(pair: BlockLlama) -> None
         assert (found.holes, found.steps, found.tokens) == (single.holes, single.steps, single.tokens)
 
 
-def test_a_draft_is_shown_and_not_locked_before_the_base_has_read_it(tiny: BlockLlama) -> None:
+def test_a_draft_is_shown_and_not_locked_before_the_base_has_read_it(tiny: NativeLlama) -> None:
     base = Sure(tiny.tokenizer, LINE)
     base.drafting = Scripted(tiny.tokenizer, tiny.tokenizer.encode(FORCED + LINE))
     first, *_ = run(Scheduler(base), [infill("j", *GAP)])["j"]
@@ -134,7 +137,7 @@ def test_a_draft_is_shown_and_not_locked_before_the_base_has_read_it(tiny: Block
     assert (first.holes[0].text, first.holes[0].locked) == (LINE, ())
 
 
-def test_before_the_first_pass_nothing_of_a_draft_is_an_answer(tiny: BlockLlama) -> None:
+def test_before_the_first_pass_nothing_of_a_draft_is_an_answer(tiny: NativeLlama) -> None:
     base = Sure(tiny.tokenizer, LINE)
     base.drafting = Scripted(tiny.tokenizer, tiny.tokenizer.encode(FORCED + LINE))
     scheduler = Scheduler(base)
@@ -146,7 +149,7 @@ def test_before_the_first_pass_nothing_of_a_draft_is_an_answer(tiny: BlockLlama)
     assert (event.stop, event.holes[0].text, base.passes) == ("deadline", "", 0)
 
 
-def test_a_job_that_ends_early_gives_its_context_back(tiny: BlockLlama) -> None:
+def test_a_job_that_ends_early_gives_its_context_back(tiny: NativeLlama) -> None:
     by = drafting.prepare(Scripted(tiny.tokenizer, [], sure=0.0))
     job = infill("j", *GAP)
     drafts = [by.draft(job) for _ in range(14)]
@@ -158,7 +161,7 @@ def test_a_job_that_ends_early_gives_its_context_back(tiny: BlockLlama) -> None:
 
 def test_a_long_context_is_read_in_chunks_and_kept_for_the_next_key(folders: dict[str, Path]) -> None:
     by = drafting.prepare(models.load(str(folders["sdar"]), "cpu"))
-    by.model.chunk = 32
+    by.model.spec = replace(by.model.spec, chunk=32)
     steps = list[int]()
     for _ in range(2):
         draft, count = by.draft(infill("j", CODE[:900] + GAP[0], *GAP[1:])), 0
@@ -196,7 +199,7 @@ def test_a_base_with_fewer_tokens_and_other_ids_takes_drafts(folders: dict[str, 
     train_tokenizer(folder / "tokenizer.json", more=[masked.BOS, masked.MASK, "<|more|>"])
     base = models.load(str(folder), "cpu", draft=str(folders["dream"]))
     job = infill("j", *BLOCK)
-    assert isinstance(base, BlockLlama)
+    assert isinstance(base, NativeLlama)
     assert [fill.text for fill in alone(base, job).holes] == [fill.text for fill in alone(without(base), job).holes]
 
 
@@ -205,12 +208,12 @@ def test_both_models_are_counted_before_either_is_read(
 ) -> None:
     base, dream, needs = str(folders["dream's base"]), str(folders["dream"]), list[int]()
     for name in (base, dream):
-        models.read(name, LoadChoice("cpu", 512, beside=needs.append))
+        read(name, LoadChoice("cpu", 512, beside=needs.append))
     together = sum(needs)
-    monkeypatch.setattr(memory, "measured", lambda device: together)
+    monkeypatch.setattr(Host, "free", lambda self: together)
     assert models.load(base, "cpu", 512, draft=dream)
-    monkeypatch.setattr(memory, "measured", lambda device: together - 1)
-    monkeypatch.setattr("caesura.engine.models._llama_files.stored", lambda entry: pytest.fail("it was read"))
+    monkeypatch.setattr(Host, "free", lambda self: together - 1)
+    monkeypatch.setattr("caesura.engine.weights.mapped.raw", lambda entry: pytest.fail("it was read"))
     with pytest.raises(ModelError, match=r"^dream needs .* GiB"):
         models.load(base, "cpu", 512, draft=dream)
-    assert memory.free("cpu") == together - 1, "nothing counts as taken after that"
+    assert memory.free(Host()) == together - 1, "nothing counts as taken after that"

@@ -14,8 +14,9 @@ from caesura.engine import length, models, worker
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
 from caesura.engine.methods._flanks import DOUBT, EVERY, Flanks, frozen, narrowed
-from caesura.engine.models import Model, Run
+from caesura.engine.model import Model, Run
 from caesura.engine.scheduler import Scheduler
+from caesura.engine.scores.tensors import TensorScores
 
 from ...support.checkpoints import masked
 from ...support.checkpoints.tiny import CODE, Clock, alone, done, infill
@@ -56,13 +57,14 @@ class Counting:
     def __init__(self, model: Model | None = None) -> None:
         self.model, self.rows = model, list[int]()
 
-    def denoise(self, runs: Sequence[Run]) -> Tensor:
+    def denoise(self, runs: Sequence[Run]) -> TensorScores:
         self.rows += [len(run.ids) for run in runs]
-        return torch.zeros(0) if self.model is None else self.model.denoise(runs)
+        return TensorScores(torch.zeros(0, 1)) if self.model is None else self.model.denoise(runs)
 
     def step(self, flanks: Flanks, *runs: tuple[Run, Canvas]) -> Tensor:
         """The logits of canvases that share flanks."""
-        return self.denoise(narrowed(self, [one for one, _ in runs], [(flanks, one) for _, one in runs]))  # type: ignore[arg-type]
+        runs_now = narrowed(self, [one for one, _ in runs], [(flanks, one) for _, one in runs])  # type: ignore[arg-type]
+        return self.denoise(runs_now).logits
 
 
 # What it computes
@@ -72,8 +74,8 @@ class Counting:
 def test_while_nothing_changes_near_rows_have_the_logits_of_a_whole_forward(folder: str, slots: list[int]) -> None:
     model = models.load(folder, "cpu", exact=True)
     kv, other, canvas = model.cache().lease([]), model.cache().lease([]), laid(slots)
-    flanks, counting = Flanks(NEAR, model.shift), Counting(model)
-    right = model.denoise([run(other, canvas)])
+    flanks, counting = Flanks(NEAR, model.spec.shift), Counting(model)
+    right = model.denoise([run(other, canvas)]).logits
     for _ in range(2):
         found = counting.step(flanks, (run(kv, canvas), canvas))
         torch.testing.assert_close(found, right, atol=1e-5 * float(right.abs().max()), rtol=0)
@@ -84,13 +86,14 @@ def test_while_nothing_changes_near_rows_have_the_logits_of_a_whole_forward(fold
 
 def test_what_is_accepted_is_seen_at_once_and_the_flanks_follow_at_the_next_whole_forward(folder: str) -> None:
     model, canvas = models.load(folder, "cpu", exact=True), laid()
-    kv, other, flanks = model.cache().lease([]), model.cache().lease([]), Flanks(NEAR, model.shift)
+    kv, other, flanks = model.cache().lease([]), model.cache().lease([]), Flanks(NEAR, model.spec.shift)
     before = Counting(model).step(flanks, (run(kv, canvas), canvas))
-    found, right = Counting(model).step(flanks, (run(kv, canvas, 40), canvas)), model.denoise([run(other, canvas, 40)])
+    found = Counting(model).step(flanks, (run(kv, canvas, 40), canvas))
+    right = model.denoise([run(other, canvas, 40)]).logits
     assert (found - right).norm() < 0.5 * (before - right).norm(), "near rows do see the new token"
     assert not torch.allclose(found, right, atol=1e-5), "this is an approximation"
     found = Counting(model).step(flanks, (run(kv, canvas, 40, 41), canvas))
-    right = model.denoise([run(other, canvas, 40, 41)])
+    right = model.denoise([run(other, canvas, 40, 41)]).logits
     torch.testing.assert_close(found, right, atol=1e-5 * float(right.abs().max()), rtol=0)
 
 
@@ -167,7 +170,7 @@ def watched(model: Model, patch: pytest.MonkeyPatch) -> list[tuple[int, Sequence
     """The forwards of a model from now on, each with the number of frozen rows that it sees."""
     found, denoise = list[tuple[int, Sequence[Run]]](), model.denoise
 
-    def noted(runs: Sequence[Run]) -> Tensor:
+    def noted(runs: Sequence[Run]) -> TensorScores:
         found.append((runs[0].kv.length, runs))
         return denoise(runs)
 
@@ -218,7 +221,7 @@ def test_a_typed_key_starts_from_a_forward_of_all_rows(model: Model, monkeypatch
     events = run_jobs(scheduler, [typed], peer=b"p")["k"]
     before, (first, *_) = found[0]
     assert before == 0
-    assert len(first.ids) > model.max_context // 2
+    assert len(first.ids) > model.spec.max_context // 2
     assert done(events).holes == right.holes
 
 
@@ -226,7 +229,7 @@ def test_a_race_has_all_lengths_in_a_long_text(folder: str, monkeypatch: pytest.
     counts = list[list[int]]()
     for radius in (NEAR, 0):
         model = models.load(folder, "cpu", radius=radius)
-        monkeypatch.setattr(model, "rows", model.max_context + 200)
+        monkeypatch.setattr(model, "spec", replace(model.spec, rows=model.spec.max_context + 200))
         answer, found = forwards(model, monkeypatch)
         assert answer.stop == "complete"
         counts.append([len(runs) for _, runs in found])
@@ -238,9 +241,9 @@ def test_a_race_has_all_lengths_in_a_long_text(folder: str, monkeypatch: pytest.
 
 
 def test_exact_models_have_no_flanks_and_zero_turns_them_off(folder: str) -> None:
-    assert models.load(folder, "cpu").radius == 64
-    assert models.load(folder, "cpu", radius=0).radius == 0
-    assert models.load(folder, "cpu", radius=9, exact=True).radius == 0
+    assert models.load(folder, "cpu").spec.radius == 64
+    assert models.load(folder, "cpu", radius=0).spec.radius == 0
+    assert models.load(folder, "cpu", radius=9, exact=True).spec.radius == 0
 
 
 def test_a_radius_that_is_no_number_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """FreeDave's answers are those of one token a step, in fewer forwards."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -7,8 +9,8 @@ from caesura import wire
 from caesura.engine import models
 from caesura.engine.methods import absorbing
 from caesura.engine.methods.freedave import WIDTH
-from caesura.engine.models import Model
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import Model
+from caesura.engine.models.llama.native import NativeLlama
 from caesura.engine.samplers import names
 from caesura.engine.scheduler import Scheduler
 
@@ -33,7 +35,7 @@ PLACES = {  # prefix, suffix, segments
 
 
 @pytest.fixture(scope="module")
-def loaded(tiny: BlockLlama, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+def loaded(tiny: NativeLlama, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
     """A model with a null token, two whose lengths compete, of either shift, and one that expands slots."""
     place, nets = tmp_path_factory.mktemp("freedave"), {"llada": None, "dream": None, "dreamon": masked.stretching()}
     folders = {family: masked.published(place / family, family, net) for family, net in nets.items()}
@@ -76,7 +78,7 @@ def test_with_a_sampler_its_answer_is_that_of_the_sampler(
         assert found.steps <= right.steps
 
 
-def test_a_sampler_that_adds_rows_is_refused(tiny: BlockLlama) -> None:
+def test_a_sampler_that_adds_rows_is_refused(tiny: NativeLlama) -> None:
     (said,) = run(Scheduler(tiny), [infill("j", "x = ", "\n", sampler="wino", method="freedave")])["j"]
     assert isinstance(said, wire.Failed)
     assert said.message.startswith("The method freedave has no rows")
@@ -84,10 +86,10 @@ def test_a_sampler_that_adds_rows_is_refused(tiny: BlockLlama) -> None:
 
 @pytest.mark.parametrize(("rows", "width"), [(512, WIDTH), (70, 2), (40, 1)])
 def test_right_guesses_save_forwards_as_far_as_a_step_has_rows(
-    tiny: BlockLlama, rows: int, width: int, monkeypatch: pytest.MonkeyPatch
+    tiny: NativeLlama, rows: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Scripted(tiny.tokenizer, tiny.tokenizer.encode("self._count = left + right\n")[:12])
-    monkeypatch.setattr(model, "rows", rows)
+    monkeypatch.setattr(model, "spec", replace(model.spec, rows=rows))
     right, found = both(model, infill("j", CODE[:300] + "x = ", "\ny = total + count\n", wire.Hole(16)), monkeypatch)
     assert found.holes == right.holes
     assert found.steps == 1 + -(-(right.steps - 1) // width)

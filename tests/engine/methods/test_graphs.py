@@ -4,6 +4,7 @@ and although each is launched before the host has heard of the last one.
 On a CPU a replay calls the step again, on the same buffers; tests/kernels/test_gpu.py captures it.
 """
 
+import dataclasses
 import itertools
 import logging
 from collections.abc import Callable, Sequence
@@ -26,10 +27,11 @@ from caesura.engine.methods.uniform import begin, graphs, renoise
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.methods.uniform.graphs import Graphs, Launched, Recording
-from caesura.engine.models import Fixed
-from caesura.engine.models.diffusion_gemma import DiffusionGemma
+from caesura.engine.methods.uniform.renoise import by_entropy
+from caesura.engine.model import Fixed
+from caesura.engine.models.diffusion_gemma.model import DiffusionGemma
 from caesura.engine.noise import Schedule, Uniform
-from caesura.engine.samplers import entropy_bound, threshold
+from caesura.engine.samplers import threshold
 from caesura.engine.scheduler import Scheduler
 from caesura.kernels import attention, decision, experts, gated, head, jit, norms, rotary
 from caesura.wire import Cancel, Done, EngineMessage, Hole, Locked, Pattern, Text
@@ -37,7 +39,7 @@ from caesura.wire import Cancel, Done, EngineMessage, Hole, Locked, Pattern, Tex
 from ...support.checkpoints import gemma
 from ...support.checkpoints.tiny import CODE, infill
 
-SAMPLER = partial(entropy_bound.select, bound=0.3)
+SAMPLER = partial(by_entropy, bound=0.3)
 STEPS_OF_JOB = 6  # after two or three of them its race of lengths is over
 CLOSE = 1e-4  # of probabilities: more rows are added up in another order
 PLACES: dict[str, tuple[str, str, list[Text | Hole], int]] = {
@@ -70,8 +72,8 @@ def recorded(model: DiffusionGemma, vocabulary: Vocabulary) -> Graphs:
 
 
 def schedule_of(model: DiffusionGemma) -> Schedule:
-    assert isinstance(model.noise, Uniform)
-    return model.noise.schedule
+    assert isinstance(model.spec.noise, Uniform)
+    return model.spec.noise.schedule
 
 
 def denoising(model: DiffusionGemma, vocabulary: Vocabulary, place: str = "a line", seed: int = 0) -> Renoising:
@@ -226,7 +228,7 @@ def test_end_tokens_are_not_locked_nor_what_is_behind_them(
     model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where every third token is said to end a text."""
-    monkeypatch.setattr(model, "ends", frozenset(range(0, model.width, 3)))
+    monkeypatch.setattr(model, "spec", dataclasses.replace(model.spec, ends=frozenset(range(0, model.width, 3))))
     vocabulary = Vocabulary(model)
     recorded, ended = Graphs(model, schedule_of(model), SAMPLER, vocabulary), 0
     for seed in range(6):
@@ -235,7 +237,7 @@ def test_end_tokens_are_not_locked_nor_what_is_behind_them(
             assert_same(ours, fill(model, denoising(model, vocabulary, place, seed)))
             for before, after in itertools.pairwise(ours):
                 tokens = [token for token, _, _ in after]
-                end = next((i for i, token in enumerate(tokens) if token in model.ends), len(tokens))
+                end = next((i for i, token in enumerate(tokens) if token in model.spec.ends), len(tokens))
                 fresh = [i for i in range(len(after)) if after[i][2] and not before[i][2]]
                 assert all(i < end for i in fresh)
                 ended += end < len(tokens)
@@ -424,7 +426,7 @@ def test_a_step_that_needs_something_from_the_host_is_not_replayed(
 ) -> None:
     w, other = again(model, vocabulary, recorded), again(model, vocabulary, recorded)
     assert recorded.step([w, other]) == [w, other], "of two jobs"
-    w.sampler = threshold.select
+    w.sampler = renoise.on_host(threshold.select)
     assert recorded.step([w]) == [w], "another sampler"
     w.sampler = SAMPLER
     hole = w.canvas.holes[0]

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -17,18 +18,21 @@ from torch import Tensor
 from caesura import wire
 from caesura.engine import length, models
 from caesura.engine.cache import Cache
-from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Slot
+from caesura.engine.cache.tensors import TensorStore
+from caesura.engine.canvas.canvas import Canvas, Slot
 from caesura.engine.canvas.healing import heal
 from caesura.engine.draws import Draws
 from caesura.engine.methods import _race as race
 from caesura.engine.methods._race import Race
 from caesura.engine.methods.uniform import TRIAL, renoise
 from caesura.engine.methods.uniform import canvases as uniform
-from caesura.engine.models import ModelError, Run
-from caesura.engine.models.diffusion_gemma import DiffusionGemma, kept
+from caesura.engine.methods.uniform.renoise import by_entropy
+from caesura.engine.model import MAX_ROWS, ModelError, Run
+from caesura.engine.models.diffusion_gemma.model import DiffusionGemma, kept
 from caesura.engine.noise import Uniform
-from caesura.engine.samplers import entropy_bound
 from caesura.engine.scheduler import Scheduler
+from caesura.engine.scores import told
+from caesura.engine.scores.host import HostScores
 from caesura.kernels.head import Rows, Seen
 from caesura.wire import Hole, Text
 
@@ -72,7 +76,7 @@ def denoising(model: DiffusionGemma, *segments: Text | Hole, slots: int = 8, of:
     layout = laid_out(model, BEFORE, AFTER, *segments, slots=slots)
     kv = model.cache().lease(layout.context)
     model.prefill(layout.context, kv)
-    return uniform.Renoising(layout.canvas, kv, entropy_bound.select, of, 1)
+    return uniform.Renoising(layout.canvas, kv, by_entropy, of, 1)
 
 
 def said(answer: wire.Done) -> list[tuple[str, object]]:
@@ -113,7 +117,7 @@ def test_several_lengths_are_rows_of_one_forward_and_the_canvas_is_no_longer_tha
 def test_context_and_first_step_are_one_forward(
     model: DiffusionGemma, shown: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "chunk", 512)
+    monkeypatch.setattr(model, "spec", replace(model.spec, chunk=512))
     monkeypatch.setattr(model, "prefill", lambda ids, kv: pytest.fail("a forward of its own"))
     scheduler = Scheduler(model)
     run(scheduler, [infill("a", "x = ", "\n", Hole(4, "line"))])
@@ -154,7 +158,7 @@ def test_a_locked_slot_is_pinned_from_then_on(model: DiffusionGemma, shown: list
 
 def test_a_pinned_slot_takes_nothing_from_the_budget_and_is_sure_of_itself(model: DiffusionGemma) -> None:
     """Three sure slots and one that is not: alone the third waits, and does not when the unsure one is pinned."""
-    schedule = model.noise.schedule if isinstance(model.noise, Uniform) else pytest.fail("no schedule")
+    schedule = model.spec.noise.schedule if isinstance(model.spec.noise, Uniform) else pytest.fail("no schedule")
     schedule = replace(schedule, t_min=1.0, t_max=1.0)
     logits = torch.full((3, model.width), -20.0)
     logits[0, 7] = logits[1, 8] = 20.0
@@ -163,10 +167,10 @@ def test_a_pinned_slot_takes_nothing_from_the_budget_and_is_sure_of_itself(model
         state = renoise.start(model, [None] * 3, renoise.first_noise(model, 3, Draws(0)))
         state = replace(state, best=torch.tensor([7, 8, 9]))
         open = torch.tensor([i != pinned for i in range(3)])
-        outlook = renoise.of_logits(model, logits, schedule.temperature(0, 1))
+        outlook = renoise.of_logits(model, logits, torch.tensor(schedule.temperature(0, 1)))
         uniform, noise = renoise.chances(model, 3, Draws(0))
         pick = partial(outlook.pick, uniform)
-        state, scores, taken = renoise.advance(model, state, outlook, entropy_bound.select, 0, 1, open, pick, noise)
+        state, scores, taken = renoise.advance(model, state, outlook, by_entropy, 0, 1, open, pick, noise)
         assert int(taken.sum()) == accepted
         assert (float(scores.entropy[0, 2]) == 0.0) == (pinned == 2)
         assert state.conditioning is not None
@@ -175,12 +179,13 @@ def test_a_pinned_slot_takes_nothing_from_the_budget_and_is_sure_of_itself(model
 
 
 def test_no_slot_ends_the_text_while_a_suffix_follows_and_any_may_where_none_does(model: DiffusionGemma) -> None:
-    ends = sorted(model.ends)
+    ends = sorted(model.spec.ends)
     assert len(ends) == 3
     for suffix, may in ((AFTER, False), ("", True)):
         canvas = laid_out(model, BEFORE + "rn\n", suffix, Hole(8, "block"), slots=8).canvas
         canvas.holes[0].forced = b""
-        allowed = canvas.constrain(torch.zeros(8, model.width)).isfinite()
+        (logp,) = told(canvas.constrain(HostScores(np.zeros((8, model.width), np.float32))).dense())
+        allowed = np.isfinite(logp)
         assert bool(allowed[:, ends].any()) == bool(allowed[:, ends].all()) == may
         assert not allowed[:, model.tokenizer.special("<|turn>")].any()
         assert not allowed[:, model.tokenizer.size :].any(), "the embedding has rows for no token"
@@ -190,7 +195,7 @@ def test_what_stands_behind_an_end_token_is_no_text(model: DiffusionGemma) -> No
     canvas = laid_out(model, "x = 1\n", "", Hole(8, "block"), slots=3).canvas
     canvas.holes[0].forced = b""
     words = model.tokenizer.encode("count")
-    for slot, token in zip(canvas.slots, [words[0], min(model.ends), words[0]], strict=True):
+    for slot, token in zip(canvas.slots, [words[0], min(model.spec.ends), words[0]], strict=True):
         slot.draft, slot.prob = token, 0.5
     assert canvas.fills()[0].text == model.tokenizer.decode(words[:1])
 
@@ -298,7 +303,7 @@ def test_further_candidates_are_other_answers(model: DiffusionGemma) -> None:
 def test_jobs_wait_for_memory_and_one_that_somebody_waits_for_takes_it(random: Path) -> None:
     model = models.load(str(random))
     scheduler = Scheduler(model)
-    scheduler.cache = Cache(kept(model.config), entries=1)  # type: ignore[attr-defined]
+    scheduler.cache = Cache(kept(model.config), TensorStore(), entries=1)  # type: ignore[attr-defined]
     jobs = [infill(f"j{i}", "x = 1\ny", "\n", Hole(4, "line")) for i in range(3)]
     events = run(scheduler, jobs)
     assert all(done(events[job.job]) for job in jobs)
@@ -378,7 +383,7 @@ def test_a_step_ends_though_what_may_stand_in_a_slot_is_made_anew_each_time(
     kept = alone(model, job)
     scheduler = Scheduler(model)
     vocabulary = scheduler.vocabulary
-    monkeypatch.setattr(vocabulary, "allowed", lambda *asked: vocabulary._allowed(*asked).clone())
+    monkeypatch.setattr(vocabulary, "allowed", lambda *asked: vocabulary._allowed(*asked))
     assert said(done(run(scheduler, [job])["a"])) == said(kept)
 
 
@@ -398,7 +403,7 @@ def test_a_draft_is_shown_to_the_first_forward_and_its_conditioning(model: Diffu
 
 def raced(scores: list[float], wanted: int) -> tuple[Race, list[int]]:
     """A race of canvases, of which nothing but the score matters here, and how many were left after each step."""
-    made = [uniform.Renoising(None, None, entropy_bound.select, 8, 0) for _ in scores]  # type: ignore[arg-type]
+    made = [uniform.Renoising(None, None, by_entropy, 8, 0) for _ in scores]  # type: ignore[arg-type]
     for work, score in zip(made, scores, strict=True):
         work.score = score
     run, counts = Race([*made], wanted, lambda *_: None, TRIAL), list[int]()
@@ -449,7 +454,7 @@ def test_a_hole_beside_one_with_a_draft_is_not_starved(model: DiffusionGemma) ->
 
 
 def test_what_fits_the_suffix_scores_above_what_does_not() -> None:
-    hole, fits, spoils = torch.tensor([-0.1, -0.2]), torch.tensor([-0.1] * 4), torch.tensor([-2.0] * 4)
+    hole, fits, spoils = [-0.1, -0.2], [-0.1] * 4, [-2.0] * 4
     assert length.score(hole, fits) > length.score(hole, spoils)
     assert length.score(hole, fits[:0]) == pytest.approx(-0.15)
 

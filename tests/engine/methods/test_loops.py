@@ -19,7 +19,8 @@ from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import _forward
 from caesura.engine.methods.absorbing import Denoising
-from caesura.engine.models import Model
+from caesura.engine.model import Model
+from caesura.engine.scores.tensors import bias
 
 from ...support.checkpoints import masked
 
@@ -60,9 +61,9 @@ def task(one: Made, seed: int) -> Task:
     """Random text around a hole, with the bans and the shift of our model."""
     generator = torch.Generator().manual_seed(seed)
     before, after = (torch.randint(10, 380, (n,), generator=generator) for n in (20, 9))
-    assert one.ours.noise is not None
-    assert one.ours.noise.absorbing
-    mask, bans = one.ours.noise.mask_id, Vocabulary(one.ours).allowed(b"", False)
+    assert one.ours.spec.noise is not None
+    assert one.ours.spec.noise.absorbing
+    mask, bans = one.ours.spec.noise.mask_id, bias(Vocabulary(one.ours).allowed(b"", False), torch.device("cpu"))
 
     def logits(x: Tensor, sees: Tensor | None = None, at: Tensor | None = None) -> Tensor:
         """[rows, vocabulary]; `sees` [rows, rows] and positions `at` where rows are added."""
@@ -71,7 +72,7 @@ def task(one: Made, seed: int) -> Task:
         places = (torch.arange(len(x)) if at is None else at)[None]
         with torch.inference_mode():
             found = one.theirs(x[None], attention_mask=added, position_ids=places).logits[0]
-        if one.ours.shift:
+        if one.ours.spec.shift:
             found = torch.cat((found[:1], found[:-1]))
         return found[:, : one.ours.width] + bans
 

@@ -7,8 +7,8 @@ import pytest
 
 from caesura import wire
 from caesura.engine import methods, models
-from caesura.engine.models import Model
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import Model
+from caesura.engine.models.llama.native import NativeLlama
 from caesura.engine.scheduler import Scheduler
 
 from ...support.checkpoints import gemma, masked
@@ -19,7 +19,7 @@ TWO = (wire.Hole(6), wire.Text(", "), wire.Hole(6, "span"))
 
 
 @pytest.fixture(scope="module")
-def loaded(tiny: BlockLlama, tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
+def loaded(tiny: NativeLlama, tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
     """A model of each noise, visibility and way to find a length."""
     place = tmp_path_factory.mktemp("models")
     folders = [gemma.published(place / "gemma")]
@@ -58,7 +58,7 @@ def test_a_method_that_a_model_lacks_is_refused_in_a_sentence(method: str, loade
 
 @pytest.mark.parametrize("method", ["absorbing", "freedave"])
 def test_text_locks_before_the_answer_also_where_further_answers_are_wanted(method: str, loaded: list[Model]) -> None:
-    model = next(model for model in loaded if model.lengths == "race" and not methods.refusal(method, model))
+    model = next(model for model in loaded if model.spec.lengths == "race" and not methods.refusal(method, model))
 
     def events(candidates: int) -> list[wire.EngineMessage]:
         job = infill("j", *PLACES[0], wire.Hole(16), method=method, candidates=candidates)

@@ -4,13 +4,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from caesura import wire
 from caesura.engine.cache import KV
@@ -26,22 +26,22 @@ from caesura.engine.methods.verify.search import (
     FULL,
     GHOST,
     PASSES,
-    TEMPERATURE,
     WIDTH,
     Effort,
     Search,
-    perturbed,
 )
-from caesura.engine.models import Run
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import Run
+from caesura.engine.models.llama.native import NativeLlama
 from caesura.engine.scheduler import Scheduler
+from caesura.engine.scores import Below, Floats, told
+from caesura.engine.scores.host import HostScores
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer_file import QWEN
 from caesura.server.infill.choose import likely
 
 from ...support.checkpoints.tiny import Scripted, infill, run, train_tokenizer
 
-Predict = Callable[[tuple[int, ...]], Tensor]  # what came before, from the tail on -> log-probabilities of what follows
+Predict = Callable[[tuple[int, ...]], Floats]  # what came before, from the tail on -> log-probabilities of what follows
 
 
 class Table:
@@ -57,13 +57,15 @@ class Table:
             p = probs if isinstance(probs, float) else probs[min(i - behind, len(probs) - 1)]
             self.known.setdefault(tuple(tokens[:i]), {})[tokens[i]] = p
 
-    def __call__(self, path: tuple[int, ...]) -> Tensor:
+    def __call__(self, path: tuple[int, ...]) -> Floats:
         known = self.known.get(path, {})
         rest = (1 - sum(known.values())) / (self.size - len(known))
-        probs = torch.full((self.size,), max(rest, 1e-12))
+        probs = np.full(self.size, max(rest, 1e-12), np.float32)
         for token, p in known.items():
             probs[token] = p
-        return probs.log()
+        with np.errstate(divide="ignore"):  # some are impossible
+            logp: Floats = np.log(probs)
+        return logp
 
 
 class Drawn:
@@ -72,9 +74,19 @@ class Drawn:
     def __init__(self, size: int, seed: int, sharp: float) -> None:
         self.size, self.seed, self.sharp = size, seed, sharp
 
-    def __call__(self, path: tuple[int, ...]) -> Tensor:
-        generator = torch.Generator().manual_seed(hash((self.seed, *path)) % 2**62)
-        return (torch.randn(self.size, generator=generator) * self.sharp).log_softmax(-1)
+    def __call__(self, path: tuple[int, ...]) -> Floats:
+        draw = np.random.default_rng(hash((self.seed, *path)) % 2**62)
+        return draw.standard_normal(self.size, np.float32) * np.float32(self.sharp)
+
+
+def hear(search: Search, logits: Sequence[Floats]) -> None:
+    """A pass that gives these rows."""
+    search.receive(told(*search.read(HostScores(np.stack(logits)))))
+
+
+def pathed(ids: Sequence[int], rows: Pass) -> list[tuple[int, ...]]:
+    """The tokens that each row sees, its own last."""
+    return [tuple(ids[column] for column in np.flatnonzero(row)) for row in rows.mask]
 
 
 def answer(
@@ -88,8 +100,7 @@ def answer(
         rows = search.plan()
         ids += rows.ids
         seen(rows)
-        paths = [tuple(ids[c] for c in row.nonzero()[:, 0].tolist()) for row in rows.mask]
-        search.receive(search.read(torch.stack([predict(path) for path in paths])).tolist())
+        hear(search, [predict(path) for path in pathed(ids, rows)])
         if search.passes == 1:
             search.propose(draft, "canvas")
         search.prune()
@@ -99,12 +110,12 @@ def answer(
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tiny: BlockLlama) -> Vocabulary:
+def vocabulary(tiny: NativeLlama) -> Vocabulary:
     return Vocabulary(tiny)
 
 
 def searching(
-    tiny: BlockLlama,
+    tiny: NativeLlama,
     vocabulary: Vocabulary,
     after: str = "\n",
     forced: str = "",
@@ -122,7 +133,7 @@ def searching(
     return Search(vocabulary, hole, tail, head, 0, draws, long=long, effort=effort), tail, head
 
 
-def test_the_greedy_path_is_found(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_the_greedy_path_is_found(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     search, tail, head = searching(tiny, vocabulary)
     fill = tiny.tokenizer.encode(" left + 1")
     table = Table(tiny.tokenizer.size)
@@ -133,7 +144,7 @@ def test_the_greedy_path_is_found(tiny: BlockLlama, vocabulary: Vocabulary) -> N
     assert search.confidence(search.leader()) == pytest.approx(0.9, rel=0.01)
 
 
-def test_a_draft_from_beside_the_first_pass_is_scored_by_the_next(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_a_draft_from_beside_the_first_pass_is_scored_by_the_next(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     search, tail, head = searching(tiny, vocabulary)
     fill = tiny.tokenizer.encode(" left + 1")
     table = Table(tiny.tokenizer.size)
@@ -146,7 +157,7 @@ def test_a_draft_from_beside_the_first_pass_is_scored_by_the_next(tiny: BlockLla
     assert [n.source for n in search.leader().path()] == ["canvas"] * len(fill)
 
 
-def test_a_token_is_the_first_ones_that_proposed_it(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_a_token_is_the_first_ones_that_proposed_it(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     search, tail, head = searching(tiny, vocabulary)
     fill = tiny.tokenizer.encode(" left + 1")
     table = Table(tiny.tokenizer.size)
@@ -158,7 +169,7 @@ def test_a_token_is_the_first_ones_that_proposed_it(tiny: BlockLlama, vocabulary
 
 
 def test_nothing_is_locked_that_a_draft_still_to_be_scored_disagrees_with(
-    tiny: BlockLlama, vocabulary: Vocabulary
+    tiny: NativeLlama, vocabulary: Vocabulary
 ) -> None:
     encode = tiny.tokenizer.encode
     for draft, agrees in ((" left", True), ("(right)", False), ("", True)):
@@ -169,7 +180,7 @@ def test_nothing_is_locked_that_a_draft_still_to_be_scored_disagrees_with(
         assert (locked > 0) == agrees
 
 
-def test_what_follows_the_same_tokens_elsewhere_saves_passes(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_what_follows_the_same_tokens_elsewhere_saves_passes(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     encode = tiny.tokenizer.encode
     tail, head, fill = encode("return"), encode("\n"), encode(" value + left + right")
     table = Table(tiny.tokenizer.size)
@@ -185,7 +196,7 @@ def test_what_follows_the_same_tokens_elsewhere_saves_passes(tiny: BlockLlama, v
 
 @pytest.mark.parametrize(("chances", "taken"), [([0.9, 0.8, 0.1], 2), ([0.1, 0.9, 0.9], 0), ([0.9, 0.9, 0.9], 3)])
 def test_a_draft_is_followed_as_far_as_it_is_likely(
-    tiny: BlockLlama, vocabulary: Vocabulary, chances: list[float], taken: int
+    tiny: NativeLlama, vocabulary: Vocabulary, chances: list[float], taken: int
 ) -> None:
     search, tail, head = searching(tiny, vocabulary)
     fill = tiny.tokenizer.encode(" left + right.total")
@@ -193,7 +204,7 @@ def test_a_draft_is_followed_as_far_as_it_is_likely(
     table.chain([*tail, *fill, *head], 0.9, len(tail))
     assert search.to_draft() is None, "nothing is known before the first pass"
     rows = search.plan()
-    search.receive(search.read(torch.stack([table(tuple(tail[: n + 1])) for n in range(len(rows.ids))])).tolist())
+    hear(search, [table(tuple(tail[: n + 1])) for n in range(len(rows.ids))])
     search.prune()
     asked = search.to_draft()
     assert asked is not None
@@ -205,22 +216,22 @@ def test_a_draft_is_followed_as_far_as_it_is_likely(
     assert [node.token for node in chain] == fill[1 : 1 + taken]
 
 
-def test_the_buffer_is_asked_before_a_drafter(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_the_buffer_is_asked_before_a_drafter(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     encode = tiny.tokenizer.encode
     tail, head, fill = encode("return"), encode("\n"), encode(" value + left")
     table = Table(tiny.tokenizer.size)
     table.chain([*tail, *fill, *head], 0.9, len(tail))
     search = Search(vocabulary, HoleState(True, 16), tail, head, 0, repeats=Repeats([*tail, *fill, *head, *tail]))
     rows = search.plan()
-    search.receive(search.read(torch.stack([table(tuple(tail[: n + 1])) for n in range(len(rows.ids))])).tolist())
+    hear(search, [table(tuple(tail[: n + 1])) for n in range(len(rows.ids))])
     assert search.to_draft() is None
     assert "lookup" in {node.source for node in search.open[0].children.values()}
 
 
-def test_no_draft_is_longer_than_its_hole(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_no_draft_is_longer_than_its_hole(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     search, tail, _ = searching(tiny, vocabulary, most=2)
     rows = search.plan()
-    search.receive(search.read(torch.stack([Drawn(tiny.tokenizer.size, 1, 3.0)(tuple(tail))] * len(rows.ids))).tolist())
+    hear(search, [Drawn(tiny.tokenizer.size, 1, 3.0)(tuple(tail))] * len(rows.ids))
     assert search.to_draft() is not None
     words = tiny.tokenizer.encode(" left right total")[:3]
     search.take_draft(words, [1.0, 1.0, 1.0])
@@ -228,7 +239,7 @@ def test_no_draft_is_longer_than_its_hole(tiny: BlockLlama, vocabulary: Vocabula
     assert max(node.depth for node, *_ in search._plan if node is not None) == 2
 
 
-def test_what_is_less_likely_than_asked_for_is_not_followed(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_what_is_less_likely_than_asked_for_is_not_followed(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     encode = tiny.tokenizer.encode
     tail, head, fill = encode("return"), encode("\n"), encode(" value + left + right")
     table = Table(tiny.tokenizer.size)
@@ -248,7 +259,7 @@ def test_what_is_less_likely_than_asked_for_is_not_followed(tiny: BlockLlama, vo
 
 @pytest.mark.parametrize(("end", "found"), [(0.8, True), (0.3, False)], ids=["likely", "unlikely"])
 def test_a_text_as_likely_as_asked_for_is_an_answer_if_its_end_is_expected(
-    tiny: BlockLlama, vocabulary: Vocabulary, end: float, found: bool
+    tiny: NativeLlama, vocabulary: Vocabulary, end: float, found: bool
 ) -> None:
     """The end is not part of the answer's probability: an item of 0.103 was withheld for its end of 0.9."""
     encode = tiny.tokenizer.encode
@@ -261,7 +272,7 @@ def test_a_text_as_likely_as_asked_for_is_an_answer_if_its_end_is_expected(
 
 
 @pytest.mark.parametrize("holes", [1, 3])
-def test_a_job_ends_once_its_fills_are_less_likely_than_asked_for(tiny: BlockLlama, holes: int) -> None:
+def test_a_job_ends_once_its_fills_are_less_likely_than_asked_for(tiny: NativeLlama, holes: int) -> None:
     """The fills of a random model are; the holes after the first are not looked at."""
     segments = [wire.Hole(16), *[each for _ in range(holes - 1) for each in (wire.Text(", "), wire.Hole(16))]]
     steps = {}
@@ -276,7 +287,7 @@ def test_a_job_ends_once_its_fills_are_less_likely_than_asked_for(tiny: BlockLla
     assert steps[0.9] <= 2 < steps[0.0]
 
 
-def test_without_a_suffix_a_fill_ends_at_a_line_break(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_without_a_suffix_a_fill_ends_at_a_line_break(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     search, tail, _ = searching(tiny, vocabulary, after="")
     fill, end = tiny.tokenizer.encode(" left"), tiny.tokenizer.encode("\n")
     table = Table(tiny.tokenizer.size)
@@ -291,7 +302,7 @@ def test_without_a_suffix_a_fill_ends_at_a_line_break(tiny: BlockLlama, vocabula
     [(' "left"', ": 1,\n"), (" left(0)", "):\n"), (" 1, ", "self)\n"), (' "', '""\n')],
 )
 def test_a_fill_may_end_inside_a_token_that_goes_on_into_the_suffix(
-    tiny: BlockLlama, vocabulary: Vocabulary, fill: str, after: str, width: int
+    tiny: NativeLlama, vocabulary: Vocabulary, fill: str, after: str, width: int
 ) -> None:
     """`":` is one token: what the model never saw is a `"` alone before `: 1`."""
     tail, head = tiny.tokenizer.encode("return"), tiny.tokenizer.encode(after)
@@ -313,7 +324,7 @@ def joining(tmp_path_factory: pytest.TempPathFactory) -> Scripted:
     """A model whose tokenizer, as Qwen's, joins a sign and the line break after it."""
     path = tmp_path_factory.mktemp("joining") / "tokenizer.json"
     model = Scripted(Tokenizer(train_tokenizer(path, QWEN)), [])
-    model.ends = frozenset({model.tokenizer.special("<|endoftext|>")})
+    model.spec = replace(model.spec, ends=frozenset({model.tokenizer.special("<|endoftext|>")}))
     return model
 
 
@@ -360,7 +371,7 @@ def test_the_models_own_end_counts_with_the_suffix(joining: Scripted) -> None:
     """It says that the text ends here, which the first token of the suffix alone would not tell."""
     vocabulary, encode = Vocabulary(joining), joining.tokenizer.encode
     tail, fill, head = encode("return"), encode(" left"), encode("\n    print")
-    [end] = joining.ends
+    [end] = joining.spec.ends
     confidence = []
     for ends in (0.0, 0.8):
         table = Table(joining.tokenizer.size)
@@ -376,7 +387,7 @@ def test_the_models_own_end_counts_with_the_suffix(joining: Scripted) -> None:
 
 def test_a_block_at_the_end_of_a_text_goes_on_while_the_model_does(joining: Scripted) -> None:
     """After each of its lines stands the line break that is left of the suffix; the text ends after the last one."""
-    encode, [end] = joining.tokenizer.encode, joining.ends
+    encode, [end] = joining.tokenizer.encode, joining.spec.ends
     job = infill("j", "return", "\n", wire.Hole(32, kind="block"))
     layout = lay(joining, vocabulary := Vocabulary(joining), job, 8)
     search = begin(joining, vocabulary, job, layout, KV([]), ()).search
@@ -396,12 +407,12 @@ def test_ghost_text_of_several_lines_earns_nothing(joining: Scripted) -> None:
     assert made.of == PASSES
     assert search.head == joining.tokenizer.encode("\n"), "the end of the text does not judge it"
     search.plan()
-    search.receive(search.read(Table(joining.tokenizer.size)(()).repeat(len(search.tail), 1)).tolist())
+    hear(search, [Table(joining.tokenizer.size)(())] * len(search.tail))
     assert search.open
     assert all(node.rank == node.logp for node in search.open), "no token earns anything"
 
 
-def test_a_likely_block_outlasts_an_unlikely_line(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_a_likely_block_outlasts_an_unlikely_line(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     """Many passes lie between one end of a line and the next."""
     search, tail, head = searching(tiny, vocabulary, after="\n)", line=False, most=64)
     line, more = tiny.tokenizer.encode(" left"), tiny.tokenizer.encode("\n" + " right, left" * 4)
@@ -414,7 +425,7 @@ def test_a_likely_block_outlasts_an_unlikely_line(tiny: BlockLlama, vocabulary: 
 
 @pytest.mark.parametrize("followed", [True, False])
 def test_the_likeliest_path_of_a_block_is_scored_where_the_block_ends(
-    tiny: BlockLlama, vocabulary: Vocabulary, followed: bool
+    tiny: NativeLlama, vocabulary: Vocabulary, followed: bool
 ) -> None:
     """Its second word promises too little to be looked at, next to a line that is likelier until there."""
     encode, table = tiny.tokenizer.encode, Table(tiny.tokenizer.size)
@@ -434,7 +445,7 @@ def test_the_likeliest_path_of_a_block_is_scored_where_the_block_ends(
     [("key", '"left"', ": 1}\n", b""), ("value", '"left"', ', "b": 2}\n', b""), ("value", "[0]", ", 1\n", b'",')],
 )
 def test_what_a_grammar_allows_may_end_inside_such_a_token_too(
-    tiny: BlockLlama,
+    tiny: NativeLlama,
     vocabulary: Vocabulary,
     start: Literal["key", "value"],
     fill: str,
@@ -459,7 +470,7 @@ def test_what_a_grammar_allows_may_end_inside_such_a_token_too(
 
 @pytest.mark.parametrize("wanted", ['"value"', '"left value"'], ids=["another key", "one that begins like a taken one"])
 def test_a_key_that_is_taken_leads_nowhere_and_hides_no_other(
-    tiny: BlockLlama, vocabulary: Vocabulary, wanted: str
+    tiny: NativeLlama, vocabulary: Vocabulary, wanted: str
 ) -> None:
     """A model that likes the keys that stand there already is not led into `"leftx"`."""
     encode = tiny.tokenizer.encode
@@ -474,7 +485,7 @@ def test_a_key_that_is_taken_leads_nowhere_and_hides_no_other(
     assert search.text()[0] == wanted
 
 
-def test_a_token_ends_a_fill_where_its_rest_begins_the_suffix(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_a_token_ends_a_fill_where_its_rest_begins_the_suffix(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     assert not vocabulary.crossing(b"\n    return x", True)
     assert not vocabulary.crossing(b"", True)
     crossing = vocabulary.crossing(b': "x"', True)
@@ -486,7 +497,7 @@ def test_a_token_ends_a_fill_where_its_rest_begins_the_suffix(tiny: BlockLlama, 
 
 
 @pytest.mark.parametrize("source", ["lookup", "canvas"])
-def test_a_good_proposal_is_accepted_in_one_pass(tiny: BlockLlama, vocabulary: Vocabulary, source: str) -> None:
+def test_a_good_proposal_is_accepted_in_one_pass(tiny: NativeLlama, vocabulary: Vocabulary, source: str) -> None:
     text = " self._count[0] + 1"
     fill = tiny.tokenizer.encode(text)
     passes = {}
@@ -505,10 +516,10 @@ def test_a_good_proposal_is_accepted_in_one_pass(tiny: BlockLlama, vocabulary: V
 
 
 @pytest.mark.parametrize("after", ["\n", "\n    x = right\n"])
-def test_a_bad_proposal_does_no_harm(tiny: BlockLlama, vocabulary: Vocabulary, after: str) -> None:
+def test_a_bad_proposal_does_no_harm(tiny: NativeLlama, vocabulary: Vocabulary, after: str) -> None:
     encode = tiny.tokenizer.encode
     search, tail, head = searching(tiny, vocabulary, after=after)
-    for proposal in ([], encode(" right"), encode(" a\n b"), [tiny.separator[0]], [10**6], encode(" x" * 40)):
+    for proposal in ([], encode(" right"), encode(" a\n b"), [tiny.spec.separator[0]], [10**6], encode(" x" * 40)):
         search.propose(proposal, "lookup")
     table = Table(tiny.tokenizer.size)
     table.chain([*tail, *encode(" left"), *head], 0.95, len(tail))
@@ -516,7 +527,7 @@ def test_a_bad_proposal_does_no_harm(tiny: BlockLlama, vocabulary: Vocabulary, a
     assert search.text()[0] == " left"
 
 
-def test_below_what_is_asked_for_a_bad_proposal_is_no_answer(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_below_what_is_asked_for_a_bad_proposal_is_no_answer(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     """The start of what is likely is better, and its unlikely end shows where to cut it."""
     encode = tiny.tokenizer.encode
     tail, head, start = encode("return"), encode("\n    x = right\n"), encode(" self.")
@@ -534,7 +545,7 @@ def test_below_what_is_asked_for_a_bad_proposal_is_no_answer(tiny: BlockLlama, v
     assert text[: likely(probabilities, 0.25)] == " self."
 
 
-def test_the_suffix_overrules_a_fill_that_looks_better(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_the_suffix_overrules_a_fill_that_looks_better(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     encode = tiny.tokenizer.encode
     search, tail, head = searching(tiny, vocabulary, after=")\n")
     better, fitting = encode("(x")[:2], encode("[x")[:2]
@@ -555,7 +566,7 @@ def test_the_suffix_overrules_a_fill_that_looks_better(tiny: BlockLlama, vocabul
     ],
 )
 def test_what_binds_the_missing_name_wins_and_a_copy_does_not(
-    tiny: BlockLlama, vocabulary: Vocabulary, rules: Rules, best: str
+    tiny: NativeLlama, vocabulary: Vocabulary, rules: Rules, best: str
 ) -> None:
     encode, table = tiny.tokenizer.encode, Table(tiny.tokenizer.size)
     tail, head = encode("return"), encode("\n")
@@ -569,7 +580,7 @@ def test_what_binds_the_missing_name_wins_and_a_copy_does_not(
 
 @pytest.mark.parametrize(("after", "fill"), [("\nleft\n", ""), ("\nright\n", "left")])
 def test_where_a_copy_of_what_follows_is_best_nothing_is_inserted(
-    tiny: BlockLlama, vocabulary: Vocabulary, after: str, fill: str
+    tiny: NativeLlama, vocabulary: Vocabulary, after: str, fill: str
 ) -> None:
     job = infill("j", "total = 1\n", after, wire.Hole(16, kind="line"), candidates=3)
     filling = begin(tiny, vocabulary, job, lay(tiny, vocabulary, job, 8), KV([]), ())
@@ -586,7 +597,7 @@ def test_where_a_copy_of_what_follows_is_best_nothing_is_inserted(
 
 @pytest.mark.parametrize("is_needed", [False, True])
 def test_a_block_without_a_body_gets_one_although_a_copy_is_likelier(
-    tiny: BlockLlama, vocabulary: Vocabulary, is_needed: bool
+    tiny: NativeLlama, vocabulary: Vocabulary, is_needed: bool
 ) -> None:
     encode, table = tiny.tokenizer.encode, Table(tiny.tokenizer.size)
     tail, head = encode("if a:"), encode("\n")
@@ -599,21 +610,21 @@ def test_a_block_without_a_body_gets_one_although_a_copy_is_likelier(
     assert search.is_over is not is_needed
 
 
-def test_a_job_of_several_holes_names_nothing_that_is_missing(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_a_job_of_several_holes_names_nothing_that_is_missing(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     missing, holes = wire.Missing(name="x", pattern="x ="), (wire.Hole(8), wire.Text("y"), wire.Hole(8))
     job = infill("j", "return", "\n", *holes, missing=missing)
     with pytest.raises(wire.Impossible, match="one hole"):
         begin(tiny, vocabulary, job, lay(tiny, vocabulary, job, 8), KV([]), ())
 
 
-def test_a_pattern_that_is_none_is_refused(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_a_pattern_that_is_none_is_refused(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     missing = wire.Missing(name="x", pattern="(x")
     job = infill("j", "return", "\n", wire.Hole(16, kind="line"), missing=missing)
     with pytest.raises(wire.Impossible, match="binds x"):
         begin(tiny, vocabulary, job, lay(tiny, vocabulary, job, 8), KV([]), ())
 
 
-def test_the_beginning_that_binds_the_missing_name_is_proposed(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_the_beginning_that_binds_the_missing_name_is_proposed(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     missing = wire.Missing(name="left", starts=("left =",), pattern=r"\bleft\s*=")
     job = infill("j", "count = 1\n", "\nreturn left\n", wire.Hole(16, kind="line"), missing=missing)
     search = begin(tiny, vocabulary, job, lay(tiny, vocabulary, job, 8), KV([]), ()).search
@@ -622,12 +633,13 @@ def test_the_beginning_that_binds_the_missing_name_is_proposed(tiny: BlockLlama,
     assert any(asked[at : at + len(start)] == start for at in range(len(asked)))
 
 
-def test_candidates_are_different_texts_best_first(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_candidates_are_different_texts_best_first(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     search, tail, head = searching(tiny, vocabulary)
     encode = tiny.tokenizer.encode
     table = Table(tiny.tokenizer.size)
-    for fill, p in ((" left", 0.4), (" right", 0.35), (" item", 0.2)):
-        table.chain([*tail, *encode(fill), *head], [p, 0.95], len(tail))
+    assert encode(" left")[0] == encode(" right")[0]
+    for fill, first, second in ((" left", 0.75, 0.53), (" right", 0.75, 0.47), (" item", 0.2, 0.95)):
+        table.chain([*tail, *encode(fill), *head], [first, second, 0.95], len(tail))
     answer(search, table)
     texts = [search.tree.text_of(end.node) for end in search.candidates()]
     assert texts[0] == search.text()[0] == " left"
@@ -637,7 +649,7 @@ def test_candidates_are_different_texts_best_first(tiny: BlockLlama, vocabulary:
 
 
 @pytest.mark.parametrize("forced", [" retu", "\n    ", "é", "😀", "_", " "])
-def test_forced_text_is_spelled_and_not_shown(tiny: BlockLlama, vocabulary: Vocabulary, forced: str) -> None:
+def test_forced_text_is_spelled_and_not_shown(tiny: NativeLlama, vocabulary: Vocabulary, forced: str) -> None:
     search, _, _ = searching(tiny, vocabulary, forced=forced)
     answer(search, Drawn(tiny.tokenizer.size, 3, 2.0))
     for end in search.candidates():
@@ -659,7 +671,7 @@ def test_forced_text_is_spelled_and_not_shown(tiny: BlockLlama, vocabulary: Voca
     effort=st.sampled_from([GHOST, FULL]),
 )
 def test_promises_hold_whatever_the_model_says(
-    tiny: BlockLlama,
+    tiny: NativeLlama,
     vocabulary: Vocabulary,
     seed: int,
     sharp: float,
@@ -700,15 +712,14 @@ def test_promises_hold_whatever_the_model_says(
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**20), sharp=st.sampled_from([1.0, 3.0]), after=st.sampled_from(["\n", ") x"]))
 def test_what_could_still_win_a_full_answer_is_kept(
-    tiny: BlockLlama, vocabulary: Vocabulary, seed: int, sharp: float, after: str
+    tiny: NativeLlama, vocabulary: Vocabulary, seed: int, sharp: float, after: str
 ) -> None:
     search, _, _ = searching(tiny, vocabulary, after)
     ids, predict = list[int](), Drawn(tiny.tokenizer.size, seed, sharp)
     while not search.finished():
         rows = search.plan()
         ids += rows.ids
-        paths = [tuple(ids[c] for c in row.nonzero()[:, 0].tolist()) for row in rows.mask]
-        search.receive(search.read(torch.stack([predict(path) for path in paths])).tolist())
+        hear(search, [predict(path) for path in pathed(ids, rows)])
         waiting = [*search.open]
         search.prune()
         best = search.best()
@@ -716,7 +727,7 @@ def test_what_could_still_win_a_full_answer_is_kept(
         assert set(could_win) <= {*search.open, *search._dormant}
 
 
-def test_a_row_sees_its_ancestors_and_stands_behind_them(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_a_row_sees_its_ancestors_and_stands_behind_them(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     search, _, _ = searching(tiny, vocabulary, after=") x")
     search.start = 7
     for text in ("(left, 1", "(left, 2", "[0"):
@@ -727,7 +738,7 @@ def test_a_row_sees_its_ancestors_and_stands_behind_them(tiny: BlockLlama, vocab
         first = len(sees)
         assert rows.mask.shape == (len(rows.ids), first + len(rows.ids))
         for row, (seen, position) in enumerate(zip(rows.mask, rows.positions, strict=True)):
-            columns = set(seen.nonzero()[:, 0].tolist())
+            columns = set(np.flatnonzero(seen).tolist())
             assert max(columns) == first + row
             sees.append(columns)
             parent = columns - {first + row}
@@ -739,7 +750,7 @@ def test_a_row_sees_its_ancestors_and_stands_behind_them(tiny: BlockLlama, vocab
 
 
 @pytest.mark.parametrize("after", ["\n", ")\n    print(value)\n", ""])
-def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: BlockLlama, vocabulary: Vocabulary, after: str) -> None:
+def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: NativeLlama, vocabulary: Vocabulary, after: str) -> None:
     encode = tiny.tokenizer.encode
     context = encode("def left(right):\n    value = 1\n")
     tail, head = encode("    return self"), encode(after)
@@ -750,8 +761,8 @@ def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: BlockLlama, vocabulary:
         search.propose(encode(text), "lookup")
     while not search.finished():
         rows = search.plan()
-        logits, _ = tiny.forward([Run(kv, rows.ids, rows.positions, rows.mask)])
-        search.receive(search.read(logits.log_softmax(-1)).tolist())
+        scores, _ = tiny.forward([Run(kv, rows.ids, rows.positions, rows.mask)])
+        search.receive(told(*search.read(scores)))
         search.prune()
 
     for end in search.candidates()[:5]:
@@ -759,9 +770,9 @@ def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: BlockLlama, vocabulary:
         plain = tiny.cache().lease(context)
         tiny.prefill(context, plain)
         ids = [*tail, *fill, *search.head]
-        causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+        causal = np.tri(len(ids), dtype=np.bool_)
         positions = range(len(context), len(context) + len(ids))
-        logp = tiny.forward([Run(plain, ids, positions, causal)])[0].log_softmax(-1)
+        (logp,) = told(tiny.forward([Run(plain, ids, positions, causal)])[0].dense())
         of = [float(logp[i - 1, ids[i]]) for i in range(len(tail), len(ids))]
         assert end.node.logp == pytest.approx(sum(of[: len(fill)]), abs=2e-3)
         if head:
@@ -772,7 +783,7 @@ def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: BlockLlama, vocabulary:
 
 
 def test_each_token_is_as_likely_as_the_model_found_it_behind_those_before(
-    tiny: BlockLlama, vocabulary: Vocabulary
+    tiny: NativeLlama, vocabulary: Vocabulary
 ) -> None:
     search, tail, head = searching(tiny, vocabulary)
     fill = tiny.tokenizer.encode(" left + 1")
@@ -785,7 +796,7 @@ def test_each_token_is_as_likely_as_the_model_found_it_behind_those_before(
     assert probabilities == pytest.approx(expected, rel=1e-3)
 
 
-def test_what_is_forced_is_given(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_what_is_forced_is_given(tiny: NativeLlama, vocabulary: Vocabulary) -> None:
     """Only tokens that begin with the forced text can stand first, so theirs is all the probability there is."""
     search, tail, head = searching(tiny, vocabulary, forced="le")
     fill = tiny.tokenizer.encode("left")
@@ -801,7 +812,9 @@ def test_what_is_forced_is_given(tiny: BlockLlama, vocabulary: Vocabulary) -> No
 # Another answer
 
 
-def test_a_seed_finds_another_plausible_answer_and_the_same_one_again(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+def test_a_seed_finds_another_plausible_answer_and_the_same_one_again(
+    tiny: NativeLlama, vocabulary: Vocabulary
+) -> None:
     encode = tiny.tokenizer.encode
     likely = {"left": 0.4, "right": 0.3, "item": 0.2}
 
@@ -825,25 +838,21 @@ def test_a_seed_finds_another_plausible_answer_and_the_same_one_again(tiny: Bloc
     assert [found(seed) for seed in range(1, 9)] == [found(seed) for seed in range(1, 9)]
 
 
-def test_perturbed_paths_are_drawn_as_the_model_has_it(tiny: BlockLlama) -> None:
+def test_perturbed_paths_are_drawn_as_the_model_has_it(tiny: NativeLlama) -> None:
     """Over two levels of a tree: the greatest rank is handed down, and the best leaf is drawn by its probability."""
-    first = torch.tensor([0.6, 0.4]).log() * TEMPERATURE  # sharpened by 1 / TEMPERATURE when drawn
-    second = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log() * TEMPERATURE
-    drawn: Counter[tuple[int, int]] = Counter()
-    for noise in Draws(1).gumbel(6000, 2, 0).view(2000, 3, 2):
-        ranks = perturbed(first, 0.0, noise[2])
-        assert float(ranks.max()) == 0.0
-        leaves: dict[tuple[int, int], float] = {}
-        for branch in range(2):
-            below = perturbed(first[branch] + second[branch], float(ranks[branch]), noise[branch])
-            assert float(below.max()) == pytest.approx(float(ranks[branch]), abs=1e-6)
-            leaves |= {(branch, leaf): float(below[leaf]) for leaf in range(2)}
+    logits = np.log(np.array([[0.6, 0.4], [0.5, 0.5], [0.9, 0.1]], np.float32))
+    tree, drawn = [Below(-1, 0), Below(0, 0), Below(0, 1)], Counter[tuple[int, int]]()
+    for number in range(2000):
+        ranks = HostScores(logits).perturbed(tree, Draws(1), 3 * number, 1.0)
+        greatest, gains = told(ranks.best(1), ranks.logp([0, 0, 1, 1, 2, 2], [0, 1] * 3))
+        assert greatest.values == pytest.approx(0.0, abs=1e-6)
+        leaves = {(branch, leaf): gains[branch] + gains[2 + 2 * branch + leaf] for branch in (0, 1) for leaf in (0, 1)}
         drawn[max(leaves, key=leaves.__getitem__)] += 1
     for leaf, p in {(0, 0): 0.3, (0, 1): 0.3, (1, 0): 0.36, (1, 1): 0.04}.items():
         assert drawn[leaf] / 2000 == pytest.approx(p, abs=0.04)
 
 
 def test_a_token_that_is_not_allowed_stays_out_of_the_draw() -> None:
-    logp = torch.tensor([0.0, -torch.inf, -2.0])
-    ranks = perturbed(logp, -1.5, Draws(3).gumbel(1, 3, 0)[0])
-    assert ranks.isfinite().tolist() == [True, False, True]
+    logits = np.array([[0.0, -np.inf, -2.0]], np.float32)
+    (gains,) = told(HostScores(logits).perturbed([Below(-1, 0, 0.0, -1.5)], Draws(3), 0, 0.8).logp([0] * 3, range(3)))
+    assert np.isfinite(gains).tolist() == [True, False, True]

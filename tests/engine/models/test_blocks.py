@@ -15,15 +15,17 @@ from torch import Tensor
 from caesura import wire
 from caesura.engine import models, samplers
 from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
-from caesura.engine.canvas.turns import LLADA, QWEN3, SEED, Turns
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import blocks
 from caesura.engine.methods.blocks import BlockChain
-from caesura.engine.models import Model, ModelError, Run, block_llama
+from caesura.engine.model import Model, ModelError, Run
+from caesura.engine.models import audit
+from caesura.engine.models.llama import trunk
 from caesura.engine.scheduler import Scheduler
-from caesura.engine.weights import audit
+from caesura.engine.scores.tensors import bias
+from caesura.engine.tokens.turns import LLADA, QWEN3, SEED, Turns
 
-from ...support.checkpoints import masked
+from ...support.checkpoints import compared, masked
 from ...support.checkpoints.tiny import CODE, alone, done, infill, laid_out, run, train_tokenizer
 from ..methods.test_loops import changed, until_again
 from ..test_scheduler import JOBS, keeps_the_contract
@@ -55,33 +57,33 @@ def test_logits_are_those_of_transformers_and_of_whole_blocks_in_the_context(
     folders: dict[str, Path], family: str
 ) -> None:
     model = models.load(str(folders[family]), "cpu", exact=True)
-    assert (model.block_size, model.shift) == (masked.SIZE[family], masked.SHIFT.get(family, 0))
-    theirs = masked.seen_in_blocks(masked.oracle(family), IDS, model.block_size)[:, : model.width]
+    assert (model.spec.block_size, model.spec.shift) == (masked.SIZE[family], masked.SHIFT.get(family, 0))
+    theirs = masked.seen_in_blocks(masked.oracle(family), IDS, model.spec.block_size)[:, : model.width]
     for context in (0, 32, 64):
-        ours = models.logits(model, IDS, context)
+        ours = compared.logits(model, IDS, context)
         assert ours.shape == (len(IDS) - context, model.width)
         assert (ours - theirs[context:]).abs().max() < 1e-5 * theirs.abs().max()
 
 
 def test_two_threads_share_a_context_in_whole_blocks(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     model = models.load(str(folders["fast_dllm"]), "cpu", exact=True)
-    alone = models.logits(model, IDS, 64)
+    alone = compared.logits(model, IDS, 64)
     with ThreadPoolExecutor(1) as second:
         monkeypatch.setattr(model, "_second", second)
-        monkeypatch.setattr(block_llama, "WORTH_TWO", 16)
+        monkeypatch.setattr(trunk, "WORTH_TWO", 16)
         for context in (32, 64):
-            torch.testing.assert_close(models.logits(model, IDS, context)[-26:], alone, atol=1e-5, rtol=0)
+            torch.testing.assert_close(compared.logits(model, IDS, context)[-26:], alone, atol=1e-5, rtol=0)
 
 
 def test_on_a_cpu_it_is_nearly_the_same_in_8_bits(folders: dict[str, Path]) -> None:
     whole, coarse = (models.load(str(folders["sdar"]), "cpu", exact=exact) for exact in (True, False))
-    right, found = models.logits(whole, IDS), models.logits(coarse, IDS, 32)
+    right, found = compared.logits(whole, IDS), compared.logits(coarse, IDS, 32)
     assert (found - right[32:]).norm() < 0.15 * right.norm()
 
 
 def test_a_context_that_is_not_whole_blocks_is_refused(model: Model) -> None:
     with pytest.raises(ValueError, match="33 ids are not whole blocks"):
-        models.logits(model, IDS, 33)
+        compared.logits(model, IDS, 33)
 
 
 # How it fills
@@ -90,9 +92,9 @@ def test_a_context_that_is_not_whole_blocks_is_refused(model: Model) -> None:
 def test_whole_blocks_are_context_and_the_canvas_begins_with_the_rest(model: Model) -> None:
     for prefix in (BEFORE[:cut] for cut in range(120, 200, 4)):
         laid = laid_out(model, prefix, AFTER, wire.Hole(4), slots=4)
-        size, rest = model.block_size, laid.canvas.tail
+        size, rest = model.spec.block_size, laid.canvas.tail
         assert len(laid.context) % size == 0
-        assert model.shift <= len(rest) < size + model.shift, "a row is there that predicts the first slot"
+        assert model.spec.shift <= len(rest) < size + model.spec.shift, "a row is there that predicts the first slot"
         suffix = model.tokenizer.encode(AFTER)
         assert laid.context[: len(suffix)] == suffix, "the prompt shows the suffix"
         assert laid.canvas.head == suffix[: max(4, size - 1)]
@@ -100,7 +102,7 @@ def test_whole_blocks_are_context_and_the_canvas_begins_with_the_rest(model: Mod
 
 @pytest.mark.parametrize(("prefix", "suffix"), JOBS.values(), ids=JOBS)
 def test_every_job_keeps_the_contract(model: Model, prefix: str, suffix: str) -> None:
-    segments = (wire.Hole(8),) if model.shift else TWO
+    segments = (wire.Hole(8),) if model.spec.shift else TWO
     events = run(Scheduler(model), [infill("j", prefix, suffix, *segments)])["j"]
     answer = keeps_the_contract(events, len(segments) // 2 + 1)
     assert answer.stop == "complete"
@@ -111,7 +113,7 @@ def test_every_job_keeps_the_contract(model: Model, prefix: str, suffix: str) ->
 def test_what_is_fixed_is_in_every_forward_and_later_blocks_are_in_none(
     model: Model, monkeypatch: pytest.MonkeyPatch, segments: tuple[wire.Text | wire.Hole, ...]
 ) -> None:
-    size, shift, inner, hidden = model.block_size, model.shift, BlockChain.runs, list[int]()
+    size, shift, inner, hidden = model.spec.block_size, model.spec.shift, BlockChain.runs, list[int]()
 
     def watched(chain: BlockChain, mask: int) -> list[Run]:
         runs, canvas = inner(chain, mask), chain.canvas
@@ -153,7 +155,7 @@ def test_the_same_job_has_the_same_answer_however_its_context_came_into_the_cach
             scheduler.step(lambda: 0.0)
         warm = done(run(scheduler, [job])["j"])
         assert warm.holes == alone(model, job).holes
-        assert all(len(kv.ids) % model.block_size == 0 for kv in scheduler.cache._free)
+        assert all(len(kv.ids) % model.spec.block_size == 0 for kv in scheduler.cache._free)
     assert scheduler.cache.reused > 0.5 * scheduler.cache.asked
 
 
@@ -197,7 +199,7 @@ def test_a_chat_model_is_asked_in_its_turns_and_may_end_its_answer(tmp_path: Pat
     folder = masked.published(tmp_path / family, family)
     train_tokenizer(folder / "tokenizer.json", more=[masked.BOS, masked.MASK, *turns.tokens])
     model = models.load(str(folder), "cpu", 1024)
-    assert model.tokenizer.special(turns.end) in model.ends
+    assert model.tokenizer.special(turns.end) in model.spec.ends
     for name in ("chat", "chat_fence"):
         layout = laid_out(model, BEFORE, AFTER, wire.Hole(6), slots=6, prompt=name)
         rows = [*layout.context, *layout.canvas.tail]
@@ -214,8 +216,8 @@ def reference(
 ) -> list[dict[int, int]]:
     """What each forward accepts, by place: the loops of SDAR, Stable-DiffCoder and Fast-dLLM v2 (without sub-blocks),
     without a cache. Fast-dLLM's forward of a complete block gives the first token of the next one."""
-    assert model.noise is not None
-    mask, size, shift = model.noise.mask_id, model.block_size, model.shift  # type: ignore[union-attr]
+    assert model.spec.noise is not None
+    mask, size, shift = model.spec.noise.mask_id, model.spec.block_size, model.spec.shift  # type: ignore[union-attr]
     ids, steps = prompt + [mask] * slots, list[dict[int, int]]()
     for start in range(len(prompt) // size * size, len(ids), size):
         end = min(start + size, len(ids))
@@ -239,7 +241,7 @@ def test_a_canvas_without_a_suffix_is_filled_as_the_reference_loop_does(
     surer: dict[str, tuple[Any, Model]], family: str, prompt: int, sampler: str, threshold: float
 ) -> None:
     oracle, model = surer[family]
-    bans, slots = Vocabulary(model).allowed(b"", False), 40
+    bans, slots = bans_of(model), 40
     theirs = reference(oracle, IDS[:prompt], slots, model, bans, threshold=threshold)
     chain = chain_of(model, prompt, slots, sampler)
     canvas, kv, ours = chain.canvas, chain.kv, list[dict[int, int]]()
@@ -250,14 +252,19 @@ def test_a_canvas_without_a_suffix_is_filled_as_the_reference_loop_does(
             {prompt + n: slot.token for n, slot in enumerate(canvas.slots) if n in open and slot.token is not None}
         )
     assert ours == theirs
-    assert len(kv.ids) >= prompt + slots - 2 * model.block_size, "blocks became context"
+    assert len(kv.ids) >= prompt + slots - 2 * model.spec.block_size, "blocks became context"
     if sampler == "threshold":
         assert len(ours) < slots, "some steps accept several"
 
 
+def bans_of(model: Model) -> Tensor:
+    """-inf for each token that is not allowed, [width]."""
+    return bias(Vocabulary(model).allowed(b"", False), torch.device("cpu"))
+
+
 def joint(oracle: Any, prompt: list[int], slots: int, model: Model, bans: Tensor) -> list[list[int]]:
     """What the slots hold after every forward: LLaDA2.1's loop (ZHZisZZ/dllm dllm/pipelines/llada21/sampler.py)."""
-    mask, size = model.noise.mask_id, model.block_size  # type: ignore[union-attr]
+    mask, size = model.spec.noise.mask_id, model.spec.block_size  # type: ignore[union-attr]
     x, states = torch.tensor(prompt + [mask] * slots), list[list[int]]()
     for start in range(len(prompt) // size * size, len(x), size):
         block, looks = torch.arange(max(start, len(prompt)), min(start + size, len(x))), 0
@@ -283,9 +290,9 @@ def test_tokens_of_a_block_are_replaced_as_in_the_published_loop(
     surer: dict[str, tuple[Any, Model]], family: str, prompt: int
 ) -> None:
     oracle, model = surer[family]
-    assert model.noise is not None
-    assert model.noise.absorbing
-    slots, mask, bans = 12, model.noise.mask_id, Vocabulary(model).allowed(b"", False)
+    assert model.spec.noise is not None
+    assert model.spec.noise.absorbing
+    slots, mask, bans = 12, model.spec.noise.mask_id, bans_of(model)
     theirs = changed(joint(oracle, IDS[:prompt], slots, model, bans), mask)
     found, chain = list[list[int]](), chain_of(model, prompt, slots, "joint_edit")
     locked = dict[Slot, int | None]()
@@ -304,7 +311,7 @@ def test_tokens_of_a_block_are_replaced_as_in_the_published_loop(
 
 def chain_of(model: Model, prompt: int, slots: int, sampler: str) -> BlockChain:
     """A canvas of so many slots after the first of `IDS`, with no suffix."""
-    cut = (prompt - model.shift) // model.block_size * model.block_size
+    cut = (prompt - model.spec.shift) // model.spec.block_size * model.spec.block_size
     layout, hole = [Slot(0) for _ in range(slots)], HoleState(False, slots)
     canvas, renew = Canvas(IDS[cut:prompt], [*layout], [], [hole], Vocabulary(model)), partial(samplers.begin, sampler)
     kv = model.cache().lease([])
@@ -373,7 +380,7 @@ def test_a_name_may_tell_the_size_of_its_blocks(folders: dict[str, Path], tmp_pa
     config = json.loads((folder / "config.json").read_text())
     del config["block_size"]
     (folder / "config.json").write_text(json.dumps(config))
-    assert models.load(str(folder), "cpu").block_size == 16
+    assert models.load(str(folder), "cpu").spec.block_size == 16
 
 
 def test_what_it_cannot_do_is_refused_in_a_sentence(model: Model) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,14 +12,18 @@ from gguf.constants import GGMLQuantizationType
 from torch import Tensor
 
 from caesura import wire
-from caesura.engine.models import ModelError, Run, block_llama, load, logits
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import Model, ModelError, Run, Verifier
+from caesura.engine.models import audit, load
+from caesura.engine.models.llama import config as llama_config
+from caesura.engine.models.llama import trunk
+from caesura.engine.models.llama.native import NativeLlama
+from caesura.engine.models.llama.trunk import BlockLlama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokens.tokenizer_file import QWEN
-from caesura.engine.weights import audit
-from caesura.engine.weights.gguf_file import GGUF
+from caesura.engine.weights.gguf.file import GGUF
 
-from ...support.checkpoints import qwen
+from ...support.checkpoints import compared
+from ...support.checkpoints.compared import logits, tensor
 from ...support.checkpoints.tiny import infill, run, train_tokenizer
 from ..test_scheduler import JOBS, keeps_the_contract
 from ..weights import test_gguf
@@ -85,10 +89,10 @@ def exact(folder: Path) -> BlockLlama:
     return found
 
 
-def judged(model: BlockLlama, context: list[int], rows: list[int]) -> Tensor:
-    mask = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
+def judged(model: Model, context: list[int], rows: list[int]) -> Tensor:
+    mask = np.tri(len(rows), dtype=np.bool_)
     kv, positions = model.cache().lease(context), range(len(context), len(context) + len(rows))
-    return model.forward([Run(kv, rows, positions, mask, fresh=context)])[0]
+    return tensor(cast(Verifier, model).forward([Run(kv, rows, positions, mask, fresh=context)])[0])
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -97,7 +101,8 @@ def test_logits_are_those_of_transformers(
     folders: dict[str, Path], name: str, gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU layers take another way."""
-    monkeypatch.setattr(block_llama, "on_gpu", lambda device: gpu)
+    for module in (trunk, llama_config):
+        monkeypatch.setattr(module, "on_gpu", lambda device: gpu)
     ids = torch.randint(0, 400, (1, 150), generator=torch.Generator().manual_seed(1))
     reference = transformers.AutoModelForCausalLM.from_pretrained(folders[name], dtype=torch.float32).eval()
     with torch.inference_mode():
@@ -128,14 +133,14 @@ def test_a_gguf_file_computes_what_transformers_makes_of_its_weights(tmp_path: P
     rows = len(weights["model.embed_tokens.weight"])
     config = transformers.AutoConfig.for_model(**file.config, vocab_size=rows)
     reference = transformers.AutoModelForCausalLM.from_config(config)
-    reference.load_state_dict(weights, strict=False)
+    reference.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, strict=False)
     reference.tie_weights()
     with torch.inference_mode():
         theirs = reference.eval()(torch.tensor([ids])).logits[0, 20:, :401]
     ours = judged(load(str(path), "cpu", exact=True), ids[:20], ids[20:])
     torch.testing.assert_close(ours, theirs, atol=1e-4 * float(theirs.std()), rtol=1e-4)  # weights as large as one
     quantised = load(str(path), "cpu")
-    assert isinstance(quantised, BlockLlama)
+    assert isinstance(quantised, NativeLlama)
     coarse = judged(quantised, ids[:20], ids[20:])
     assert (coarse - theirs).norm() < 0.25 * theirs.norm()
     # Random weights have near ties, which int8 and, where the CPU has it, bfloat16 attention decide otherwise.
@@ -152,7 +157,10 @@ def test_on_a_cpu_it_is_nearly_the_same_in_8_bits(folders: dict[str, Path], name
 
 def test_in_bfloat16_it_is_nearly_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU (tests/kernels/test_gpu.py)."""
-    whole, halved = (qwen.floats(tmp_path, "cpu", dtype, monkeypatch) for dtype in (torch.float32, torch.bfloat16))
+    whole, halved = (
+        compared.qwen_in("f32", tmp_path, "cpu", monkeypatch),
+        compared.qwen_in("bf16", tmp_path, "cpu", monkeypatch),
+    )
     rows = list(range(40, 60))
     assert (judged(whole, rows, rows).softmax(-1) - judged(halved, rows, rows).softmax(-1)).abs().sum(-1).max() < 0.05
     for job in JOBS.values():
@@ -165,7 +173,7 @@ def test_a_gpu_reads_a_cold_context_in_larger_chunks_and_a_cancel_still_ends_it(
 ) -> None:
     """`meta` stands for a GPU."""
     model, read = load(str(folders["qwen2"]), "cpu"), list[int]()
-    model.chunk, prefill = load(str(folders["qwen2"]), device).chunk, model.prefill
+    model.spec, prefill = load(str(folders["qwen2"]), device).spec, model.prefill
     monkeypatch.setattr(model, "prefill", lambda ids, kv: (read.append(len(ids)), prefill(ids, kv)))
     scheduler = Scheduler(model)
     scheduler.take(b"p", infill("j", "x = 1\n" * 1000, ""), 0.0)
@@ -176,21 +184,21 @@ def test_a_gpu_reads_a_cold_context_in_larger_chunks_and_a_cancel_still_ends_it(
 
 
 @pytest.fixture(scope="module")
-def model(folders: dict[str, Path]) -> BlockLlama:
+def model(folders: dict[str, Path]) -> NativeLlama:
     found = load(str(folders["qwen2"]), "cpu")
-    assert isinstance(found, BlockLlama)
+    assert isinstance(found, NativeLlama)
     return found
 
 
 @pytest.mark.parametrize("sampler", [None, "left_to_right"])
 @pytest.mark.parametrize(("prefix", "suffix"), JOBS.values(), ids=JOBS)
-def test_every_job_keeps_the_contract(model: BlockLlama, sampler: str | None, prefix: str, suffix: str) -> None:
+def test_every_job_keeps_the_contract(model: NativeLlama, sampler: str | None, prefix: str, suffix: str) -> None:
     events = run(Scheduler(model), [infill("j", prefix, suffix, wire.Hole(6), sampler=sampler)])["j"]
     answer = keeps_the_contract(events)
     assert answer.tokens.canvas == 0, "it has none"
 
 
-def test_holes_with_a_grammar_are_whole_at_any_deadline(model: BlockLlama) -> None:
+def test_holes_with_a_grammar_are_whole_at_any_deadline(model: NativeLlama) -> None:
     schema = '{"type": "object", "required": ["name", "size"]}'
     holes = [wire.Hole(32, "block", wire.Json(schema=0)), wire.Text(", "), wire.Hole(32, "block", wire.Json(schema=0))]
     for steps in (0, 1, 3):
@@ -204,7 +212,7 @@ def test_holes_with_a_grammar_are_whole_at_any_deadline(model: BlockLlama) -> No
         assert all({"name", "size"} <= json.loads(fill.text).keys() for fill in answer.holes)
 
 
-def test_the_rest_of_an_earlier_answer_is_neither_of_a_canvas_nor_repeated(model: BlockLlama) -> None:
+def test_the_rest_of_an_earlier_answer_is_neither_of_a_canvas_nor_repeated(model: NativeLlama) -> None:
     once = keeps_the_contract(run(Scheduler(model), [infill("j", "x = ", "\n", wire.Hole(6))])["j"])
     again = infill("j", "x = ", "\n", wire.Hole(6), draft=(once.holes[0].text,))
     answer = keeps_the_contract(run(Scheduler(model), [again])["j"])
@@ -212,7 +220,7 @@ def test_the_rest_of_an_earlier_answer_is_neither_of_a_canvas_nor_repeated(model
     assert answer.tokens == once.tokens == wire.Tokens(left_to_right=1)
 
 
-def test_a_sampler_of_canvases_is_refused(model: BlockLlama) -> None:
+def test_a_sampler_of_canvases_is_refused(model: NativeLlama) -> None:
     ((_, event),) = Scheduler(model).take(b"p", infill("j", "a", "b", sampler="threshold"), 0.0)
     assert isinstance(event, wire.Failed)
     assert "has no canvas" in event.message
@@ -247,7 +255,7 @@ def test_a_gguf_file_is_shown_without_reading_its_weights(tmp_path: Path) -> Non
     weights = test_gguf.write(tmp_path / "m.gguf", change=enough, vocabulary=(QWEN, "qwen2"))
     found = audit.summary(tmp_path / "m.gguf")
     assert (found["model_type"], found["format"], found["layers"]) == ("qwen2", "F16, F32", test_gguf.LAYERS)
-    assert found["parameters"] == sum(tensor.numel() for tensor in weights.values())
+    assert found["parameters"] == sum(array.size for array in weights.values())
     audit.check(tmp_path / "m.gguf")
 
 
@@ -261,8 +269,8 @@ def test_what_a_file_says_of_ends_and_windows_cannot_break_the_engine(folders: d
         (folder / "config.json").unlink()
         (folder / "config.json").write_text(json.dumps(config))
     ends = load(str(tmp_path / "ends"), "cpu")
-    assert 7 in ends.ends
-    assert all(0 <= end < ends.width for end in ends.ends)
+    assert 7 in ends.spec.ends
+    assert all(0 <= end < ends.width for end in ends.spec.ends)
     keeps_the_contract(run(Scheduler(ends), [infill("j", "x = ", "\n", wire.Hole(4))])["j"])
     with pytest.raises(ModelError, match="sees 512 tokens at once; 1,024 are needed"):
         load(str(tmp_path / "window"), "cpu")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -14,10 +15,12 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
 from caesura import wire
-from caesura.engine import memory
+from caesura.engine.device import Host
 from caesura.engine.methods.verify import search
-from caesura.engine.models import LoadChoice, Model, ModelError, Run, load, read
+from caesura.engine.model import LoadChoice, Model, ModelError, Run
+from caesura.engine.models import load
 from caesura.engine.models.drafters.dflash import DFlash
+from caesura.engine.models.folder import read
 from caesura.engine.scheduler import Scheduler
 
 from ...support.checkpoints.tiny import CODE, alone, done, infill, run, train_tokenizer
@@ -146,16 +149,16 @@ def test_it_drafts_by_the_published_rule(base: Path, drafter: Path) -> None:
     ).tolist()
     kv, at = model.cache().lease([]), len(context)
     model.prefill(context, kv)
-    order = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 1]], dtype=torch.bool)
-    judged = model.forward([Run(kv, [7, first, 9, second], [at, at, at + 1, at + 1], order)])[0]
+    order = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 1]], np.bool_)
+    judged = model.forward([Run(kv, [7, first, 9, second], [at, at, at + 1, at + 1], order)])[0].logits
     assert judged.shape == (4, model.tokenizer.size), "the mask token is no answer"
-    asked = [Run(kv, [token], [at + 2], torch.tensor([[False, True, False, True, True]]))]
+    asked = [Run(kv, [token], [at + 2], np.array([[False, True, False, True, True]]))]
     ours, theirs = model.block(asked)[0], drafted(base, drafter, ids)[:, : model.width]
     assert ours.shape == (ROWS - 1, model.tokenizer.size)
     assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
     tokens, chances = model.draft(asked)
     assert tokens[0].tolist() == theirs.argmax(-1).tolist()
-    torch.testing.assert_close(chances[0], theirs.softmax(-1).max(-1).values)
+    torch.testing.assert_close(torch.from_numpy(chances[0]), theirs.softmax(-1).max(-1).values)
 
 
 def test_usual_weights_draft_nearly_the_same(base: Path, drafter: Path) -> None:
@@ -165,8 +168,8 @@ def test_usual_weights_draft_nearly_the_same(base: Path, drafter: Path) -> None:
         model = loaded(base, drafter, exact=exact)
         kv = model.cache().lease([])
         model.prefill(ids[:-2], kv)
-        model.forward([Run(kv, ids[-2:-1], [58], torch.ones(1, 1, dtype=torch.bool))])
-        found.append(model.block([Run(kv, ids[-1:], [59], torch.ones(1, 2, dtype=torch.bool))]))
+        model.forward([Run(kv, ids[-2:-1], [58], np.ones((1, 1), np.bool_))])
+        found.append(model.block([Run(kv, ids[-1:], [59], np.ones((1, 2), np.bool_))]))
     assert (found[1] - found[0]).norm() < 0.1 * found[0].norm()
 
 
@@ -236,7 +239,7 @@ def test_a_wrong_base_is_refused_in_a_sentence(base: Path, drafter: Path, tiny_f
 def test_both_are_counted_before_either_is_read(base: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs = list[int]()
     read(str(base), LoadChoice("cpu", 512, tokens=MASK + 1, beside=needs.append))
-    monkeypatch.setattr(memory, "measured", lambda device: needs[0])
-    monkeypatch.setattr("caesura.engine.models._llama_files.stored", lambda entry: pytest.fail("it was read"))
+    monkeypatch.setattr(Host, "free", lambda self: needs[0])
+    monkeypatch.setattr("caesura.engine.weights.mapped.raw", lambda entry: pytest.fail("it was read"))
     with pytest.raises(ModelError, match=r"^drafter needs .* GiB"):
         load(str(base), "cpu", 512, draft=str(drafter))

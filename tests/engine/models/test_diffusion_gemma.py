@@ -15,13 +15,13 @@ from torch.nn.functional import kl_div
 
 from caesura.engine import cache, models
 from caesura.engine.cache import KV
-from caesura.engine.methods.uniform.generate import generate
-from caesura.engine.models import Run
-from caesura.engine.models.diffusion_gemma import DiffusionGemma
+from caesura.engine.methods.uniform.renoise import by_entropy, statistics
+from caesura.engine.model import Run
+from caesura.engine.models.diffusion_gemma.model import DiffusionGemma
 from caesura.engine.noise import Schedule
-from caesura.engine.samplers import entropy_bound, statistics
 from caesura.kernels import rotary
 
+from ...support.checkpoints.generate import generate
 from ...support.checkpoints.oracle import CANVAS, VOCABULARY, WINDOW, Gains, Oracle, Step, build
 
 CLOSE = 5e-4  # of logits, keys and values; Transformers' own ways to attend differ by 2e-4
@@ -123,7 +123,7 @@ def test_every_step_is_the_step_of_transformers(oracle: Oracle, model: Diffusion
     assert len(oracle.steps) == 12
     for step in oracle.steps:
         conditioning = None if step.conditioning is None else model.condition(step.conditioning)
-        logits = model.denoise([ahead(encoded(model, step.context), step.canvas, conditioning=conditioning)])
+        logits = model.denoise([ahead(encoded(model, step.context), step.canvas, conditioning=conditioning)]).logits
         assert apart(logits, step.logits) <= CLOSE
         assert_same_choice(logits, step, SHORT)
 
@@ -133,10 +133,10 @@ def assert_same_choice(logits: Tensor, step: Step, schedule: Schedule) -> None:
     first, second = step.logits.topk(2).values.unbind(-1)
     clear = first - second > CLEAR
     assert torch.equal(logits.argmax(-1)[clear], step.best[clear])
-    scores = statistics(logits / schedule.temperature(schedule.steps - step.remaining, schedule.steps))
+    scores = statistics(logits / float(schedule.temperature(schedule.steps - step.remaining, schedule.steps)))
     assert apart(scores.entropy[0], step.entropy) <= CLEAR
     every = torch.ones(1, len(logits), dtype=torch.bool)
-    accepted = entropy_bound.select(scores, every, 0, 1, bound=schedule.entropy_bound)[0]
+    accepted = by_entropy(scores, every, 0, 1, bound=schedule.entropy_bound)[0]
     entropy, order = step.entropy.sort()
     spent = torch.empty_like(entropy).scatter(0, order, entropy.cumsum(0) - entropy)
     gaps = (step.entropy - step.entropy[:, None]).abs().fill_diagonal_(torch.inf).min(0).values
@@ -230,8 +230,8 @@ def test_an_end_token_ends_the_text_and_what_follows_is_padding(
 def test_context_and_first_denoise_in_one_forward_give_what_two_give(model: DiffusionGemma, length: int) -> None:
     text, canvas = prompt(length), ids(CANVAS, 2)
     apart_kv, joint_kv = encoded(model, text), encoded(model, [])
-    separate = model.denoise([ahead(apart_kv, canvas)])
-    joint = model.denoise([ahead(joint_kv, canvas, fresh=text)])
+    separate = model.denoise([ahead(apart_kv, canvas)]).logits
+    joint = model.denoise([ahead(joint_kv, canvas, fresh=text)]).logits
     assert apart(joint, separate) <= CLOSE
     assert joint_kv.ids == text
     assert_same_context(model, joint_kv, apart_kv)
@@ -244,7 +244,7 @@ def test_a_finished_canvas_and_the_next_in_one_forward_give_what_two_give(
     text, finished, canvas = prompt(length), ids(CANVAS, 2), ids(CANVAS, 3)
     kv = encoded(model, text)
     conditioning = noise(CANVAS)
-    joint = model.denoise([ahead(kv, canvas, fresh=finished, conditioning=model.condition(conditioning))])
+    joint = model.denoise([ahead(kv, canvas, fresh=finished, conditioning=model.condition(conditioning))]).logits
     _, theirs = oracle.encode(text)
     _, theirs = oracle.encode(finished, theirs)
     assert apart(joint, oracle.decode(canvas, theirs, conditioning)) <= CLOSE
@@ -260,7 +260,7 @@ def test_context_in_pieces_gives_what_it_gives_at_once(model: DiffusionGemma, ch
         model.prefill(text[at : at + chunk], kv)
     whole = encoded(model, text)
     assert_same_context(model, kv, whole)
-    assert apart(model.denoise([ahead(kv, canvas)]), model.denoise([ahead(whole, canvas)])) <= CLOSE
+    assert apart(model.denoise([ahead(kv, canvas)]).logits, model.denoise([ahead(whole, canvas)]).logits) <= CLOSE
 
 
 @pytest.mark.parametrize("slack", [0, 4, 1024])
@@ -281,8 +281,8 @@ def test_a_cache_cut_back_or_forked_gives_the_logits_of_a_cold_one(
     assert kv.ids == second
     assert_same_context(model, kv, encoded(model, second))
     for warm, text in ((kv, second), (twin, first)):
-        cold = model.denoise([ahead(encoded(model, text), canvas)])
-        assert apart(model.denoise([ahead(warm, canvas)]), cold) <= CLOSE
+        cold = model.denoise([ahead(encoded(model, text), canvas)]).logits
+        assert apart(model.denoise([ahead(warm, canvas)]).logits, cold) <= CLOSE
 
 
 def assert_same_context(model: DiffusionGemma, ours: KV, theirs: KV) -> None:
@@ -329,9 +329,9 @@ def test_a_batch_gives_each_canvas_what_it_gets_alone(model: DiffusionGemma) -> 
             for text, canvas, new, signal in zip(texts, canvases, fresh, signals, strict=True)
         ]
 
-    together = model.denoise(runs()).split([len(canvas) for canvas in canvases])
+    together = model.denoise(runs()).logits.split([len(canvas) for canvas in canvases])
     for run, joint in zip(runs(), together, strict=True):
-        alone = model.denoise([run])
+        alone = model.denoise([run]).logits
         assert apart(joint, alone) <= CLOSE
         assert torch.equal(joint.argmax(-1), alone.argmax(-1))
 
@@ -340,18 +340,18 @@ def test_canvases_of_several_lengths_may_share_a_context(model: DiffusionGemma) 
     text, fresh = prompt(2 * WINDOW), ids(5, 3)
     canvases = [ids(width, width) for width in (4, 8, CANVAS)]
     kv = encoded(model, text)
-    together = model.denoise([ahead(kv, canvas, fresh=fresh) for canvas in canvases]).split([4, 8, CANVAS])
+    together = model.denoise([ahead(kv, canvas, fresh=fresh) for canvas in canvases]).logits.split([4, 8, CANVAS])
     assert kv.ids == [*text, *fresh]
     for canvas, joint in zip(canvases, together, strict=True):
-        alone = model.denoise([ahead(encoded(model, [*text, *fresh]), canvas)])
+        alone = model.denoise([ahead(encoded(model, [*text, *fresh]), canvas)]).logits
         assert apart(joint, alone) <= CLOSE
 
 
 def test_only_the_rows_that_are_wanted_come_back(model: DiffusionGemma) -> None:
     kv, canvas = encoded(model, prompt(WINDOW)), ids(CANVAS, 2)
     positions = range(WINDOW, WINDOW + CANVAS)
-    whole = model.denoise([Run(kv, canvas, positions)])
-    some = model.denoise([Run(kv, canvas, positions, wanted=[0, 3, CANVAS - 1])])
+    whole = model.denoise([Run(kv, canvas, positions)]).logits
+    some = model.denoise([Run(kv, canvas, positions, wanted=[0, 3, CANVAS - 1])]).logits
     assert apart(some, whole[[0, 3, CANVAS - 1]]) <= 1e-4
 
 
@@ -388,9 +388,9 @@ def test_the_same_weights_written_otherwise_give_the_same_logits(
     write(folder, tmp_path / "other")
     other = load(tmp_path / "other")
     text, canvas = prompt(3 * WINDOW), ids(CANVAS, 2)
-    ours, theirs = (m.denoise([ahead(encoded(m, text), canvas)]) for m in (other, model))
+    ours, theirs = (m.denoise([ahead(encoded(m, text), canvas)]).logits for m in (other, model))
     assert apart(ours, theirs) <= 1e-4  # memory that a file maps elsewhere is multiplied in another order
-    assert 1 in other.ends
+    assert 1 in other.spec.ends
 
 
 def test_a_checkpoint_in_half_precision_says_the_same(tmp_path: Path) -> None:
@@ -400,7 +400,7 @@ def test_a_checkpoint_in_half_precision_says_the_same(tmp_path: Path) -> None:
     text, canvas = prompt(3 * WINDOW), ids(CANVAS, 2)
     _, context = oracle.encode(text)
     theirs = oracle.decode(canvas, context)
-    ours = model.denoise([ahead(encoded(model, text), canvas)])
+    ours = model.denoise([ahead(encoded(model, text), canvas)]).logits
     assert model.dtype == torch.bfloat16
     assert ours.dtype == torch.float32
     assert (ours.argmax(-1) == theirs.argmax(-1)).float().mean() > 0.9

@@ -16,13 +16,13 @@ from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods._flanks import Flanks
 from caesura.engine.methods.absorbing import SEAM
-from caesura.engine.models import Model, ModelError, Run
+from caesura.engine.model import Model, ModelError, Run
+from caesura.engine.models import audit
+from caesura.engine.models.convert import convert
 from caesura.engine.scheduler import Scheduler
-from caesura.engine.weights import audit
-from caesura.engine.weights.convert import convert
 from caesura.engine.weights.stored import WeightsError
 
-from ...support.checkpoints import dits
+from ...support.checkpoints import compared, dits
 from ...support.checkpoints.tiny import CODE, alone, done, infill, run
 from ..test_scheduler import JOBS, keeps_the_contract
 
@@ -54,7 +54,7 @@ def agrees(ours: Tensor, theirs: Tensor) -> None:
 
 def test_mdlm_computes_its_equations(folders: dict[str, Path]) -> None:
     model = models.load(str(folders["mdlm"]), "cpu", exact=True)
-    agrees(models.logits(model, NOISY), dits.oracle(dits.tensors(), NOISY, 0.0))
+    agrees(compared.logits(model, NOISY), dits.oracle(dits.tensors(), NOISY, 0.0))
 
 
 @pytest.mark.parametrize("block", [4, 16])
@@ -63,7 +63,7 @@ def test_bd3lm_computes_its_equations_in_blocks_cached_or_not(tmp_path: Path, bl
     ids = [*IDS[:48], *NOISY[48:]]
     theirs = dits.oracle(dits.tensors(), ids, 0.0, block)
     for context in (0, 16, 48):
-        agrees(models.logits(model, ids, context), theirs[context:])
+        agrees(compared.logits(model, ids, context), theirs[context:])
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -75,20 +75,20 @@ def test_sedd_computes_its_equations(tmp_path: Path, scaled: bool) -> None:
         sigma = -math.log(1 - share)
         factor = math.exp(sigma) - 1
         ratios = dits.oracle(dits.tensors(), ids, sigma) - (math.log(factor * dits.MASK) if scaled else 0.0)
-        agrees(models.logits(model, ids), ratios + math.log(factor))
+        agrees(compared.logits(model, ids), ratios + math.log(factor))
 
 
 def test_the_noise_level_is_read_off_the_canvas_where_training_showed_it(tmp_path: Path) -> None:
     model = models.load(str(dits.published(tmp_path, "mdlm", time_conditioning=True)), "cpu", exact=True)
     for ids, share in ((NOISY, 20 / 60), ([dits.MASK] * 30, 0.999), (IDS, 1e-5)):
         sigma = -math.log(1 - share)
-        agrees(models.logits(model, ids), dits.oracle(dits.tensors(), ids, sigma))
+        agrees(compared.logits(model, ids), dits.oracle(dits.tensors(), ids, sigma))
 
 
 def test_canvases_of_a_batch_do_not_see_each_other(model: Model) -> None:
     kv = model.cache().lease([])
     runs = [Run(kv, NOISY, range(60)), Run(kv, NOISY[:40], range(40)), Run(kv, NOISY[9:], range(51), wanted=[3, 9])]
-    assert torch.equal(model.denoise(runs), torch.cat([model.denoise([one]) for one in runs]))
+    assert torch.equal(model.denoise(runs).logits, torch.cat([model.denoise([one]).logits for one in runs]))
 
 
 def test_rows_near_the_slots_have_the_same_logits_while_the_others_are_frozen(folders: dict[str, Path]) -> None:
@@ -96,10 +96,10 @@ def test_rows_near_the_slots_have_the_same_logits_while_the_others_are_frozen(fo
     ids = [dits.MASK if row in slots else token for row, token in enumerate(IDS)]
     for family in ("mdlm", "sedd"):
         model = models.load(str(folders[family]), "cpu", exact=True)
-        run, flanks = Run(model.cache().lease([]), ids, range(60), wanted=slots), Flanks(8, model.shift)
-        whole, vicinity = model.denoise([run]), flanks.vicinity(run, slots)
+        run, flanks = Run(model.cache().lease([]), ids, range(60), wanted=slots), Flanks(8, model.spec.shift)
+        whole, vicinity = model.denoise([run]).logits, flanks.vicinity(run, slots)
         flanks.refresh(model, vicinity)
-        narrow = model.denoise([flanks.narrowed(vicinity)])
+        narrow = model.denoise([flanks.narrowed(vicinity)]).logits
         assert len(vicinity.far) > 30
         agrees(narrow, whole.nan_to_num(neginf=0.0))
 

@@ -9,14 +9,16 @@ import torch
 
 from caesura import wire
 from caesura.engine import memory, models
-from caesura.engine.models import ModelError, Run, _llama_files
-from caesura.engine.models._experts import Mixture
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import ModelError, Run
+from caesura.engine.models.llama import published, trunk
+from caesura.engine.models.llama.config import Mixture
+from caesura.engine.models.llama.experts import choose
+from caesura.engine.models.llama.trunk import BlockLlama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import cpu
 
-from ...support.checkpoints import masked, sparse
+from ...support.checkpoints import compared, masked, sparse
 from ...support.checkpoints.tiny import CODE, infill, run
 from ..test_scheduler import keeps_the_contract
 
@@ -35,17 +37,17 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_a_shared_expert_a_bias_in_the_weights_and_a_dense_layer_are_computed(folders: dict[str, Path]) -> None:
     right = sparse.reference(sparse.tensors(), sparse.LLADA_MOE, IDS)
     model = models.load(str(folders["all of LLaDA-MoE"]), "cpu", exact=True)
-    found = models.logits(model, IDS)
+    found = compared.logits(model, IDS)
     assert (found - right[:, : model.width]).abs().max() < 1e-5 * right.abs().max()
 
 
 def test_llada2_chooses_in_groups_and_turns_half_of_a_head_and_sees_blocks(folders: dict[str, Path]) -> None:
     model = models.load(str(folders["llada2"]), "cpu", exact=True)
-    block = torch.arange(len(IDS)) // model.block_size
+    block = torch.arange(len(IDS)) // model.spec.block_size
     right = sparse.reference(sparse.tensors(), sparse.LLADA2, IDS, block[:, None] >= block)[:, : model.width]
-    assert (model.block_size, model.shift) == (32, 0)
+    assert (model.spec.block_size, model.spec.shift) == (32, 0)
     for context in (0, 32, 64):
-        found = models.logits(model, IDS, context)
+        found = compared.logits(model, IDS, context)
         assert (found - right[context:]).abs().max() < 1e-5 * right.abs().max()
 
 
@@ -59,7 +61,7 @@ def test_a_canvas_gets_in_a_batch_what_it_would_get_alone(
     model = models.load(str(folders[kind]), "cpu")
     kv, other = model.cache().lease([]), model.cache().lease([])
     runs = [Run(kv, IDS, range(70)), Run(kv, IDS[:1], range(1)), Run(other, IDS[20:], range(50), wanted=[3, 9])]
-    assert torch.equal(model.denoise(runs), torch.cat([model.denoise([one]) for one in runs]))
+    assert torch.equal(model.denoise(runs).logits, torch.cat([model.denoise([one]).logits for one in runs]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,10 +69,10 @@ def test_in_bfloat16_as_on_a_gpu_and_in_8_bits_it_is_nearly_the_same(
     folders: dict[str, Path], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounding may choose another expert for a row, which changes that row alone; so bounds are for the median row."""
-    right = models.logits(models.load(str(folders[kind]), "cpu", exact=True), IDS)
-    coarse = models.logits(models.load(str(folders[kind]), "cpu"), IDS)
-    monkeypatch.setattr(_llama_files, "FLOAT", {"cpu": torch.bfloat16})
-    half = models.logits(models.load(str(folders[kind]), "cpu"), IDS)
+    right = compared.logits(models.load(str(folders[kind]), "cpu", exact=True), IDS)
+    coarse = compared.logits(models.load(str(folders[kind]), "cpu"), IDS)
+    monkeypatch.setattr(published, "FLOATS", {"cpu": "bf16"})
+    half = compared.logits(models.load(str(folders[kind]), "cpu"), IDS)
     for found, bound in ((coarse, 0.08), (half, 0.03)):
         assert float(((found - right).norm(dim=1) / right.norm(dim=1)).median()) < bound
     assert not torch.equal(half, right)
@@ -87,11 +89,11 @@ def test_it_fills_a_gap(folders: dict[str, Path], kind: str) -> None:
 def test_a_row_chooses_within_its_best_groups_by_biased_scores_and_is_weighted_by_the_others() -> None:
     mixture = Mixture(8, 2, 4, sigmoid=True, renormalised=True, scale=2.5, groups=4, best_groups=1)
     logits = torch.tensor([[3.0, -9, 2, 2, 2, 1, -9, -9]])  # the best expert is in a group that is not
-    weights, chosen = mixture.choose(logits, None)
+    weights, chosen = choose(mixture, logits, None)
     assert chosen.tolist() == [[2, 3]]
     torch.testing.assert_close(weights, torch.tensor([[1.25, 1.25]]))
     bias = torch.tensor([0.0, 0, 0, 0, 9, 0, 0, 0])
-    weights, chosen = mixture.choose(logits, bias)
+    weights, chosen = choose(mixture, logits, bias)
     assert chosen.tolist() == [[4, 5]]
     torch.testing.assert_close(
         weights, torch.tensor([[2.0, 1.0]]).sigmoid() / torch.tensor([2.0, 1.0]).sigmoid().sum() * 2.5
@@ -116,7 +118,7 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("change", "sentence"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
 def test_an_impossible_mixture_is_refused_in_a_sentence(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(WeightsError, match=sentence):
-        _llama_files.mixture("it", sparse.LLADA2 | change)
+        published.mixture("it", sparse.LLADA2 | change)
 
 
 OTHER: dict[str, tuple[dict[str, Any], str]] = {
@@ -155,6 +157,6 @@ def test_all_experts_count_in_memory_and_few_in_the_work_of_a_step(
     assert 0.95 * stored < 4 * matrices < 1.05 * stored
     assert config.size(mixture.top) < config.size(mixture.count)
     monkeypatch.setattr(memory, "free", lambda device: memory.of_step(model.width) + 4 * matrices)
-    monkeypatch.setattr(_llama_files, "BlockLlama", None)  # nothing is read
+    monkeypatch.setattr(trunk, "BlockLlama", None)  # nothing is read
     with pytest.raises(ModelError, match=f"rnd1 needs {4 * matrices / memory.GIB:.1f} GiB for its weights"):
         models.load(str(folders["rnd1"]), "cpu", exact=True)

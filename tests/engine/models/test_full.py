@@ -13,12 +13,16 @@ from caesura import wire
 from caesura.engine import models
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.absorbing import SEAM
-from caesura.engine.models import Model, ModelError, Run, block_llama
-from caesura.engine.models._families import module_of
+from caesura.engine.model import Model, ModelError, Run
+from caesura.engine.models import audit
+from caesura.engine.models.families import OPEN_DCODER
+from caesura.engine.models.families import family as family_of
+from caesura.engine.models.folder import read_config
+from caesura.engine.models.llama import config as llama_config
+from caesura.engine.models.llama import trunk
 from caesura.engine.scheduler import Scheduler
-from caesura.engine.weights import audit
 
-from ...support.checkpoints import masked
+from ...support.checkpoints import compared, masked
 from ...support.checkpoints.tiny import CODE, alone, infill, laid_out, run
 from ..test_scheduler import JOBS, keeps_the_contract
 
@@ -48,36 +52,37 @@ def test_logits_are_those_of_transformers(
     folders: dict[str, Path], family: str, gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU layers take another way."""
-    monkeypatch.setattr(block_llama, "on_gpu", lambda device: gpu)
+    for module in (trunk, llama_config):
+        monkeypatch.setattr(module, "on_gpu", lambda device: gpu)
     theirs = masked.seen_by_all(masked.oracle(family), IDS)
     model = models.load(str(folders[family]), "cpu", exact=True)
-    ours = models.logits(model, IDS)
+    ours = compared.logits(model, IDS)
     assert ours.shape == (len(IDS), model.width)
     assert (ours - theirs[:, : model.width]).abs().max() < 1e-5 * theirs.abs().max()
-    assert model.shift == masked.SHIFT.get(family, 0)
+    assert model.spec.shift == masked.SHIFT.get(family, 0)
 
 
 @pytest.mark.parametrize("family", masked.FAMILIES)
 def test_on_a_cpu_it_is_nearly_the_same_in_8_bits(folders: dict[str, Path], family: str) -> None:
     whole, coarse = (models.load(str(folders[family]), "cpu", exact=exact) for exact in (True, False))
-    right, found = models.logits(whole, IDS), models.logits(coarse, IDS)
+    right, found = compared.logits(whole, IDS), compared.logits(coarse, IDS)
     assert (found - right).norm() < 0.15 * right.norm()
 
 
 def test_a_slot_is_told_by_the_row_that_its_family_was_trained_with(folders: dict[str, Path]) -> None:
     for family in ("llada", "dream"):
         model = models.load(str(folders[family]), "cpu", exact=True)
-        rows, at = models.logits(model, IDS), [0, 5, 89]
-        asked = model.denoise([Run(model.cache().lease([]), IDS, range(90), wanted=at)])
-        told = rows[[max(0, row - model.shift) for row in at]]  # the first row tells itself
+        rows, at = compared.logits(model, IDS), [0, 5, 89]
+        asked = model.denoise([Run(model.cache().lease([]), IDS, range(90), wanted=at)]).logits
+        told = rows[[max(0, row - model.spec.shift) for row in at]]  # the first row tells itself
         torch.testing.assert_close(asked, told, atol=1e-5, rtol=0)
 
 
 def test_canvases_of_a_batch_do_not_see_each_other(model: Model) -> None:
     kv, other = model.cache().lease([]), model.cache().lease([])
     runs = [Run(kv, IDS, range(90)), Run(kv, IDS[:40], range(40)), Run(other, IDS[20:], range(70), wanted=[3, 9])]
-    apart = [model.denoise([one]) for one in runs]
-    assert torch.equal(model.denoise(runs), torch.cat(apart))
+    apart = [compared.tensor(model.denoise([one])) for one in runs]
+    assert torch.equal(compared.tensor(model.denoise(runs)), torch.cat(apart))
 
 
 # How it fills
@@ -91,8 +96,8 @@ def test_all_of_the_text_is_on_the_canvas_between_what_a_text_begins_and_ends_wi
     assert laid.canvas.head == [*encode(AFTER), model.tokenizer.find(masked.EOS)]
     assert model.tokenizer.decode(laid.canvas.tail) + laid.canvas.holes[0].forced.decode() == BEFORE
     long = laid_out(model, BEFORE, CODE, wire.Hole(4), slots=4).canvas
-    assert long.head == encode(CODE)[: model.max_context // 3], "a suffix that is cut does not end"
-    assert long.rows <= model.max_context + 4
+    assert long.head == encode(CODE)[: model.spec.max_context // 3], "a suffix that is cut does not end"
+    assert long.rows <= model.spec.max_context + 4
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), JOBS.values(), ids=JOBS)
@@ -121,16 +126,16 @@ def test_what_is_fixed_is_in_every_forward_but_what_the_first_one_is_asked_for(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, *others = shown(model, infill("j", BEFORE, AFTER, *TWO), monkeypatch)
-    encode, bos, eos = model.tokenizer.encode, model.start, model.finish
+    encode, bos, eos = model.tokenizer.encode, model.spec.start, model.spec.finish
     between, after = encode(", "), [*encode(AFTER), *eos]
-    mask = model.noise.mask_id if model.noise is not None and model.noise.absorbing else -1
+    mask = model.spec.noise.mask_id if model.spec.noise is not None and model.spec.noise.absorbing else -1
     assert len(first) > 4, "several lengths"
     assert others
     for runs, hidden in ((first, SEAM), *((runs, 0) for runs in others)):
         for one in runs:
             ids = list(one.ids)
             tail = ids[: len(ids) - len(after) - len(between) - 2]
-            assert tail[:1] == bos
+            assert tuple(tail[:1]) == bos
             assert model.tokenizer.decode([token for token in tail if token != mask]).startswith(BEFORE[:150])
             assert ids[len(ids) - len(after) + hidden :] == after[hidden:]
             assert ids[len(ids) - len(after) : len(ids) - len(after) + hidden] == [mask] * hidden
@@ -142,7 +147,7 @@ def test_several_lengths_are_tried_and_the_one_that_fits_goes_on(model: Model, m
     counts = [len(runs) for runs in forwards]
     assert counts[:2] == [10, 4]
     assert counts[-1] == 1
-    assert all(sum(len(one.ids) for one in runs) <= model.rows for runs in forwards)
+    assert all(sum(len(one.ids) for one in runs) <= model.spec.rows for runs in forwards)
 
 
 def test_a_draft_is_one_more_length_and_is_kept_where_the_model_agrees(model: Model) -> None:
@@ -168,8 +173,8 @@ def test_no_special_token_is_written_and_none_is_read_out_of_a_text(folders: dic
     mask = model.tokenizer.special("[MASK]")
     assert mask not in model.tokenizer.encode("a [MASK] b")
     assert model.tokenizer.decode(model.tokenizer.encode("a [MASK] b")) == "a [MASK] b"
-    assert Vocabulary(model).allowed(b"", False)[mask] == -torch.inf
-    assert module_of(tmp_path, models.read_config(tmp_path)) == "full.open_dcoder"
+    assert mask not in Vocabulary(model).allowed(b"", False)
+    assert family_of(tmp_path, read_config(tmp_path)).traits is OPEN_DCODER
 
 
 def test_a_cancel_in_mid_race_frees_every_length(model: Model) -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from caesura.engine import models
-from caesura.engine.models import ModelError, Run, diffusion_gemma
-from caesura.engine.models.diffusion_gemma import DiffusionGemma
+from caesura.engine.model import ModelError, Quantise, Run
+from caesura.engine.models import audit
+from caesura.engine.models.convert import convert
+from caesura.engine.models.diffusion_gemma import model as diffusion_gemma
+from caesura.engine.models.diffusion_gemma.model import DiffusionGemma
 from caesura.engine.noise import Uniform
-from caesura.engine.weights import audit
-from caesura.engine.weights.convert import convert
-from caesura.engine.weights.forms import Quantise
 from caesura.kernels.linear import Dense
 from caesura.wire import Hole
 
@@ -172,8 +173,8 @@ def two_steps(model: DiffusionGemma) -> Tensor:
     kv = model.cache().lease(PROMPT)
     model.prefill(PROMPT, kv)
     positions = range(len(PROMPT), len(PROMPT) + len(CANVAS))
-    first = model.denoise([Run(kv, CANVAS, positions)])
-    return torch.cat((first, model.denoise([Run(kv, CANVAS, positions, conditioning=model.condition(first))])))
+    first = model.denoise([Run(kv, CANVAS, positions)]).logits
+    return torch.cat((first, model.denoise([Run(kv, CANVAS, positions, conditioning=model.condition(first))]).logits))
 
 
 def as_stored(folder: Path, target: Path, kind: Type) -> Path:
@@ -196,8 +197,8 @@ def test_a_file_computes_what_a_folder_of_its_values_computes(folder: Path, tmp_
     theirs = loaded(as_stored(folder, tmp_path / "hub", kind))
     expected = two_steps(theirs)
     assert (two_steps(ours) - expected).abs().max() <= 1e-5 * expected.abs().max()
-    assert (ours.prompt, ours.max_context, ours.noise) == (theirs.prompt, theirs.max_context, theirs.noise)
-    assert ours.ends == theirs.ends | {gemma.CONTROL.index(gemma.UNFLAGGED)}
+    assert replace(ours.spec, ends=theirs.spec.ends) == theirs.spec
+    assert ours.spec.ends == theirs.spec.ends | {gemma.CONTROL.index(gemma.UNFLAGGED)}
 
 
 def test_eight_bits_change_little(folder: Path, tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_the_schedule_is_that_of_the_file_or_the_published_one(folder: Path, tmp
         writer.add_uint32("diffusion.eb_stability_threshold", 2)
 
     for path, right in ((file, (12, 0.4, 0.8, 0.1, 1, 0.005)), (None, (12, 0.3, 0.9, 0.2, 2, 0.01))):
-        noise = models.load(str(path or written(tmp_path / "m.gguf", folder, more=more)), "meta").noise
+        noise = models.load(str(path or written(tmp_path / "m.gguf", folder, more=more)), "meta").spec.noise
         assert isinstance(noise, Uniform)
         assert tuple(vars(noise.schedule).values()) == right
         assert noise.canvas == gemma.CONFIG["canvas_length"]

@@ -7,17 +7,20 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy, linear
 
 from caesura.engine.methods.verify import search
-from caesura.engine.models import Run, load
-from caesura.engine.models._light import LightLlama, copied, taps
-from caesura.engine.models._llama_config import Config
+from caesura.engine.model import Run
+from caesura.engine.models import load
+from caesura.engine.models.llama.config import Config
+from caesura.engine.models.llama.light import LightLlama, copied, taps
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import stored
+from caesura.engine.weights.tensors import ByName
 
 from ...support.checkpoints.tiny import CODE, done, infill, run
 
@@ -30,13 +33,13 @@ import train
 
 @pytest.fixture(scope="module")
 def blocks(tiny):
-    return light.Blocks([CODE], tiny.tokenizer, list(tiny.separator), 2, "test")
+    return light.Blocks([CODE], tiny.tokenizer, list(tiny.spec.separator), 2, "test")
 
 
 def drafter(folder, blocks):
     torch.manual_seed(0)
     config = Config.read(json.loads((folder / "config.json").read_text()))
-    return light.LightNet(config, stored.Stored(folder / "base.safetensors"), blocks[0])
+    return light.LightNet(config, ByName(stored.Stored(folder / "base.safetensors")), blocks[0])
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +94,12 @@ def test_it_drafts_as_in_training(made, blocks):
         kv = model.cache().lease([])
         model.prefill(context, kv)
         tree = [7, first, 9, second]  # 7 and 9 are of other hypotheses
-        order = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 1]], dtype=torch.bool)
+        order = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 1]], np.bool_)
         model.forward([Run(kv, tree, [at - 2, at - 2, at - 1, at - 1], order)])
-        asked = [Run(kv, [token], [at], torch.tensor([[False, True, False, True, True]]))]
+        asked = [Run(kv, [token], [at], np.array([[False, True, False, True, True]]))]
         assert (model.block(asked)[0] - rows).norm() < 0.05 * rows.norm()
-        (chosen,), (chances,) = model.draft(asked)
+        (chosen,), (chances,) = map(torch.from_numpy, model.draft(asked))
+        chosen = chosen.long()
         judged = net.corrected(rows, torch.tensor([token, *chosen[:-1]]))
         expected = linear(judged, net.base["embed"]).float().softmax(-1)
         assert torch.allclose(expected.gather(1, chosen[:, None])[:, 0], chances, rtol=0.2, atol=0.01)
@@ -110,11 +114,11 @@ def test_several_runs_are_drafted_as_each_alone(made, tiny):
         kv = model.cache().lease([])
         ids = tiny.tokenizer.encode(text)
         model.prefill(ids[:-2], kv)
-        model.forward([Run(kv, ids[-2:-1], [len(ids) - 2], torch.ones(1, 1, dtype=torch.bool))])
-        runs.append(Run(kv, ids[-1:], [len(ids) - 1], torch.ones(1, 2, dtype=torch.bool)))
+        model.forward([Run(kv, ids[-2:-1], [len(ids) - 2], np.ones((1, 1), np.bool_))])
+        runs.append(Run(kv, ids[-1:], [len(ids) - 1], np.ones((1, 2), np.bool_)))
     together = model.draft(runs)
     for number, one in enumerate(runs):
-        assert all(torch.equal(a[number], b[0]) for a, b in zip(together, model.draft([one]), strict=True))
+        assert all(np.array_equal(a[number], b[0]) for a, b in zip(together, model.draft([one]), strict=True))
 
 
 def test_a_draft_is_the_same_where_the_context_is_reused(made, monkeypatch):

@@ -15,17 +15,17 @@ from torch import Tensor
 
 from caesura.engine import models
 from caesura.engine.cache import KV
-from caesura.engine.models import Run, block_llama
-from caesura.engine.models._llama_files import FLOAT
-from caesura.engine.models._llama_gpu import passes
-from caesura.engine.models._llama_gpu.passes import COLUMNS, ROWS, Passes, RecordedPass
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import Quantise, Run
+from caesura.engine.models.llama import config, trunk
+from caesura.engine.models.llama.gpu import passes
+from caesura.engine.models.llama.gpu.passes import COLUMNS, ROWS, Passes, RecordedPass
+from caesura.engine.models.llama.published import FLOATS
+from caesura.engine.models.llama.trunk import BlockLlama
 from caesura.engine.scheduler import Scheduler
-from caesura.engine.weights.forms import Quantise
 from caesura.kernels import attention, gated, norms, rotary
 from caesura.wire import Hole
 
-from ...support.checkpoints import masked, qwen
+from ...support.checkpoints import compared, masked, qwen
 from ...support.checkpoints.tiny import CODE, VOCABULARY, alone, infill
 
 IN_BF16 = 0.05  # of the norm of the logits; either way is 0.01 to 0.03 off float32
@@ -35,7 +35,8 @@ IDS = torch.randint(0, VOCABULARY - 20, (4000,), generator=torch.Generator().man
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_llama, "on_gpu", lambda device: True)
+    for module in (trunk, config):
+        monkeypatch.setattr(module, "on_gpu", lambda device: True)
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def tree(kv: KV, fresh: int, rows: int, seed: int) -> Run:
     mask[:, earlier:] = mask[:, earlier:].tril()
     mask[range(rows), range(earlier, earlier + rows)] = True
     positions = (len(kv.ids) + fresh + torch.randint(0, 9, (rows,), generator=draw)).tolist()
-    return Run(kv, IDS[seed : seed + rows], positions, mask, fresh=IDS[len(kv.ids) : len(kv.ids) + fresh])
+    return Run(kv, IDS[seed : seed + rows], positions, mask.numpy(), fresh=IDS[len(kv.ids) : len(kv.ids) + fresh])
 
 
 def behind(model: BlockLlama, context: int) -> KV:
@@ -65,7 +66,7 @@ def behind(model: BlockLlama, context: int) -> KV:
 
 def judged(model: BlockLlama, kv: KV, *trees: tuple[int, int]) -> list[Tensor]:
     """The logits of trees that follow each other, each after so much fresh context and of so many rows."""
-    return [model.forward([tree(kv, fresh, rows, seed)])[0] for seed, (fresh, rows) in enumerate(trees)]
+    return [model.forward([tree(kv, fresh, rows, seed)])[0].logits for seed, (fresh, rows) in enumerate(trees)]
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
@@ -88,11 +89,12 @@ def test_in_bfloat16_it_is_nearly_what_products_in_float32_give(
 ) -> None:
     """Of the same weights, in bfloat16 or in codes."""
     folder = qwen.published(tmp_path / "m") if family == "qwen" else masked.published(tmp_path / "m", family)
-    monkeypatch.setitem(FLOAT, "cpu", torch.bfloat16)
+    monkeypatch.setitem(FLOATS, "cpu", "bf16")
     found = []
     for gpu in (True, False):
-        monkeypatch.setattr(block_llama, "on_gpu", lambda device, gpu=gpu: gpu)
-        found.append(models.logits(models.load(str(folder), "cpu", quantise=quantise), IDS[:90]))
+        for module in (trunk, config):
+            monkeypatch.setattr(module, "on_gpu", lambda device, gpu=gpu: gpu)
+        found.append(compared.logits(models.load(str(folder), "cpu", quantise=quantise), IDS[:90]))
     ours, theirs = found
     assert (ours - theirs).norm() < IN_BF16 * theirs.norm()
 
@@ -124,7 +126,7 @@ def test_one_recording_a_size_serves_every_context(model: BlockLlama, monkeypatc
     replayed, found = counted(monkeypatch), list[list[Tensor]]([[] for _ in ours])
     for seed, (fresh, rows) in enumerate(trees):
         for kv, logits in zip(ours, found, strict=True):
-            logits.append(model.forward([tree(kv, fresh, rows, seed)])[0])
+            logits.append(model.forward([tree(kv, fresh, rows, seed)])[0].logits)
             before = kv.buffers
             kv.reserve(before[0][0].shape[1] + 1)
             for buffer in (buffer for layer in before for buffer in layer):
@@ -141,7 +143,7 @@ def test_what_is_too_large_is_launched(model: BlockLlama, monkeypatch: pytest.Mo
     judged(model, kv, (0, ROWS[-1] + 1), *[(0, ROWS[-1])] * (COLUMNS // ROWS[-1]))
     assert replayed == [False] + [True] * (len(replayed) - 2) + [False]
     two = [tree(behind(model, at), 0, 3, at) for at in (20, 30)]
-    assert len(model.forward(two)[0]) == 6
+    assert model.forward(two)[0].rows == 6
     assert len(replayed) == 1 + COLUMNS // ROWS[-1]
 
 

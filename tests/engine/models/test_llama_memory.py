@@ -4,18 +4,19 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from caesura.engine import memory, models
-from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.models import ModelError, Run, full
-from caesura.engine.models._experts import Mixture
-from caesura.engine.models._llama_config import Config
-from caesura.engine.models._llama_memory import Keeping, fitting, of_step, of_weights
-from caesura.engine.models.block_llama import BlockLlama
-from caesura.engine.weights.stored import WeightsError
+from caesura.engine.memory import DoesNotFit
+from caesura.engine.model import MAX_ROWS, ModelError, ModelSpec, Run
+from caesura.engine.models import full
+from caesura.engine.models.llama.config import Config, Mixture
+from caesura.engine.models.llama.memory import Keeping, fitting, of_step, of_weights
+from caesura.engine.models.llama.trunk import BlockLlama
+from caesura.engine.weights import sources
+from caesura.engine.weights.sources import Valueless
 
 from ...support.checkpoints import masked
 from ..test_memory import Held
@@ -39,7 +40,7 @@ MIXTURES = {
     "LLaDA2.0-mini, LLaDA2.1-mini, DMax (16B-A1.4B)": (Mixture(256, 8, 512, 512), 1),
     "RND1, SDAR-30B-A3B": (Mixture(128, 8, 768), 0),
 }
-GPU, CPU = Keeping("cuda", torch.bfloat16), Keeping("cpu", None)
+GPU, CPU = Keeping("cuda", "bf16"), Keeping("cpu")
 
 
 def sizes(name: str, **change: int) -> Config:
@@ -85,28 +86,30 @@ def test_a_model_is_counted_in_each_of_its_forms() -> None:
     name, table = "Dream-7B, Dream-Coder, DiffuCoder, DreamOn", 152_064 * 3584
     body = 28 * (3584 * (3584 + 1024) + 3584**2 + 3 * 3584 * 18_944)
     assert weights(name, GPU) == 2 * (body + 2 * table)
-    assert weights(name, Keeping("cuda", torch.bfloat16, "nvfp4")) == pytest.approx(
+    assert weights(name, Keeping("cuda", "bf16", "nvfp4")) == pytest.approx(
         body * 4.5 / 8 + table * (1 + 8.5 / 8), rel=1e-2
     )
     assert weights(name, CPU._replace(quantise="k4")) == pytest.approx(body * 4.5 / 8 + 2 * table * 8.5 / 8, rel=1e-2)
     tied = "Open-dCoder-0.5B"
-    assert weights(tied, GPU) < 2 * sum(p.numel() for p in drawn(sizes(tied)).values()), "the head is the embedding"
+    assert weights(tied, GPU) < 2 * sum(p.size for p in drawn(sizes(tied)).values()), "the head is the embedding"
 
 
-def drawn(config: Config) -> dict[str, Tensor]:
+def drawn(config: Config) -> dict[str, np.ndarray]:
     d = config.hidden_size
     found = {"embed": (config.vocab_size, d), "norm": (d,), "head": (config.vocab_size, d)}
     for layer in range(config.num_layers):
         found |= {f"layers.{layer}.{matrix}": config.shape(matrix) for matrix in ("qkv", "out", "gate_up", "down")}
         found |= {f"layers.{layer}.{part}_norm": (d,) for part in ("attn", "mlp")}
-    return {name: torch.empty(shape, device="meta") for name, shape in found.items()}
+    return {name: np.broadcast_to(np.float32(0), shape) for name, shape in found.items()}
 
 
 @pytest.mark.parametrize("name", ["LLaDA-8B, LLaDA-1.5", "Dream-7B, Dream-Coder, DiffuCoder, DreamOn"])
 def test_a_step_holds_no_more_than_is_counted_and_not_much_less(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three canvases, without values, in bfloat16."""
     config, canvas = sizes(name, num_layers=2), 2560
-    model = BlockLlama("it", config, None, drawn(config), None, "meta", torch.bfloat16)  # type: ignore[arg-type]
+    spec = ModelSpec(None, "verify", max_context=canvas, chunk=canvas, tail=0, head=0)
+    source = Valueless(sources.InMemory(drawn(config)))
+    model = BlockLlama("it", config, None, spec, source, None, "meta", torch.bfloat16)  # type: ignore[arg-type]
     kv, ids = model.cache().lease([]), [0] * canvas
     kv.reserve(canvas)
     with Held() as held:
@@ -117,7 +120,7 @@ def test_a_step_holds_no_more_than_is_counted_and_not_much_less(name: str, monke
 
 def test_a_step_has_as_many_rows_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "Dream-7B, Dream-Coder, DiffuCoder, DreamOn"
-    config, keeping = sizes(name), Keeping("cuda", torch.bfloat16, "nvfp4")
+    config, keeping = sizes(name), Keeping("cuda", "bf16", "nvfp4")
     size, rows = weights(name, keeping), full.steps(config, 2048, "cuda")
     assert rows == [8192, 4096, 2560]
     found = {}
@@ -127,7 +130,7 @@ def test_a_step_has_as_many_rows_as_fit(monkeypatch: pytest.MonkeyPatch) -> None
     assert [step for _, step in found.values()] == [2560, 4096, 8192, 8192], "a 7B model fits 8 GB"
     assert found[24.0] == (64, 8192)
     monkeypatch.setattr(memory, "free", lambda device: int(5.5 * GIB))
-    with pytest.raises(WeightsError, match=r"needs 4\.5 GiB .* 5\.5 are free on cuda; [\d,]+ tokens fit: set") as error:
+    with pytest.raises(DoesNotFit, match=r"needs 4\.5 GiB .* 5\.5 are free on cuda; [\d,]+ tokens fit: set") as error:
         fitting("it", config, size, 2048, rows, keeping, 64, whole=True)
     said = re.search(r"CAESURA_CONTEXT=(\d+)", str(error.value))
     assert said
@@ -138,6 +141,6 @@ def test_a_step_has_as_many_rows_as_fit(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_machine_without_room_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = masked.published(tmp_path / "tiny", "dream")
     monkeypatch.setattr(memory, "free", lambda device: 1 << 20)
-    monkeypatch.setattr("caesura.engine.models._llama_files.stored", lambda entry: pytest.fail("it was read"))
+    monkeypatch.setattr("caesura.engine.weights.mapped.raw", lambda entry: pytest.fail("it was read"))
     with pytest.raises(ModelError, match=r"tiny needs 0\.0 GiB .* one of fewer bits"):
         models.load(str(folder), "cpu")

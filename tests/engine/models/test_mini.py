@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from caesura.engine import models
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.uniform import canvases as uniform
-from caesura.engine.methods.uniform.generate import generate
-from caesura.engine.models.diffusion_gemma import DiffusionGemma
+from caesura.engine.methods.uniform.renoise import by_entropy
+from caesura.engine.models.diffusion_gemma.model import DiffusionGemma
 from caesura.engine.noise import Schedule
-from caesura.engine.samplers import entropy_bound
 
+from ...support.checkpoints.generate import generate
 from ...support.checkpoints.oracle import Oracle
 
 ROOT = Path(__file__).parents[3]
@@ -55,7 +55,7 @@ def boards(model: DiffusionGemma, side: int, count: int) -> tuple[Boards, list[m
     else:
         full, rounds = sudoku.collection(4 * count, 1, 987654, most=50)
         pick = np.flatnonzero(((rounds == 0).sum(1) >= 40) & (rounds != sudoku.NEVER).all(1))[:count]
-    board = Boards(model.tokenizer.encode, side, min(model.ends))
+    board = Boards(model.tokenizer.encode, side, min(model.spec.ends))
     true, hidden = board.render(full[pick], board.rows), board.hide(rounds[pick] > 0, board.rows)
     return board, list(zip(true.tolist(), hidden.tolist(), strict=True))
 
@@ -77,7 +77,7 @@ def test_no_given_changes_and_no_locked_digit_is_taken_back(mini: DiffusionGemma
     mini.prefill(board.legend, kv)
     for true, hidden in blanks:
         canvas = mini_figures.canvas_of(Vocabulary(mini), (true, hidden))
-        w = uniform.Renoising(canvas, kv, entropy_bound.select, 16, 0)
+        w = uniform.Renoising(canvas, kv, by_entropy, 16, 0)
         locked: dict[int, int] = {}
         givens = [token for token, blank in zip(true, hidden, strict=True) if not blank]
         while not w.finished:
@@ -101,7 +101,7 @@ def test_what_is_known_of_a_board_costs_fewer_forwards(mini: DiffusionGemma) -> 
         solution = [token for token, blank in zip(*blanks[0], strict=True) if blank]
         for slot, token in zip(canvas.slots, solution, strict=True):
             slot.shown = token if warm else None
-        w = uniform.Renoising(canvas, kv, entropy_bound.select, 16, 0)
+        w = uniform.Renoising(canvas, kv, by_entropy, 16, 0)
         while not w.finished:
             uniform.step(mini, [w])
         steps.append(w.step)
@@ -124,7 +124,7 @@ def test_the_length_of_a_value_is_found_by_what_is_pinned_behind_it(mini: Diffus
 @pytest.mark.parametrize("kind", ["board", "record"])
 def test_transformers_writes_the_same_with_it(exact: Path, kind: str, seed: int) -> None:
     model, oracle = models.load(str(exact), "cpu"), Oracle.load(exact)
-    prompt = Boards(model.tokenizer.encode, 9, min(model.ends)).legend
+    prompt = Boards(model.tokenizer.encode, 9, min(model.spec.ends)).legend
     if kind == "record":
         prompt = Records(model.tokenizer.encode).example(random.Random(seed), moved=False).prompt
     schedule = Schedule(steps=12)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,31 +19,43 @@ from torch import Tensor
 
 from caesura.engine import models
 from caesura.engine.cache import KV
-from caesura.engine.models import ModelError, Run, _llama_weights, block_llama
-from caesura.engine.models._llama_config import MATRICES, Config
-from caesura.engine.models._llama_layer import times
-from caesura.engine.models._llama_weights import SPECIALS, matrix
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.model import Model, ModelError, Run
+from caesura.engine.models.llama import packed, trunk
+from caesura.engine.models.llama.config import MATRICES, SPECIALS, Config
+from caesura.engine.models.llama.layer import times
+from caesura.engine.models.llama.native import NativeLlama
+from caesura.engine.models.llama.packed import matrix
+from caesura.engine.models.llama.trunk import BlockLlama
 from caesura.engine.weights import stored
+from caesura.engine.weights.sources import InMemory
 from caesura.kernels import cpu
 
+from ...support.checkpoints import compared
 from ...support.checkpoints.tiny import CODE, CONFIG
 
 built = pytest.mark.skipif(not cpu.variants(), reason="kernels/cpu was not built")
 IDS = list(range(30, 90))
 
 
-def context(model: BlockLlama, ids: list[int]) -> KV:
+def context(model: NativeLlama | BlockLlama, ids: list[int]) -> KV:
     kv = model.cache().lease(ids)
     model.prefill(ids, kv)
     return kv
 
 
-def causal(model: BlockLlama, kv: KV, ids: list[int]) -> Tensor:
-    mask = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-    logits, _ = model.forward([Run(kv, ids, range(kv.length, kv.length + len(ids)), mask)])
+def causal(model: NativeLlama | BlockLlama, kv: KV, ids: list[int]) -> Tensor:
+    mask = np.tri(len(ids), dtype=np.bool_)
+    scores, _ = model.forward([Run(kv, ids, range(kv.length, kv.length + len(ids)), mask)])
     kv.truncate(len(kv.ids))
-    return logits
+    return compared.tensor(scores)
+
+
+def drawn(model: Model, *runs: Run) -> Tensor:
+    return compared.tensor(model.denoise(runs))
+
+
+def judged(model: NativeLlama | BlockLlama, *trees: Run) -> Tensor:
+    return compared.tensor(model.forward(trees)[0])
 
 
 @pytest.fixture
@@ -103,7 +116,7 @@ def test_the_tiny_model_is_tiny(tiny_folder: Path) -> None:
     assert sum(p.stat().st_size for p in tiny_folder.iterdir()) < 1 << 20
 
 
-def test_appending_to_the_kv_equals_a_full_prefill(tiny: BlockLlama) -> None:
+def test_appending_to_the_kv_equals_a_full_prefill(tiny: NativeLlama) -> None:
     whole = causal(tiny, tiny.cache().lease([]), IDS)
     kv = context(tiny, IDS[:20])
     tiny.prefill(IDS[20:33], kv)
@@ -112,14 +125,14 @@ def test_appending_to_the_kv_equals_a_full_prefill(tiny: BlockLlama) -> None:
     assert torch.equal(parts.argmax(-1), whole[33:].argmax(-1))
 
 
-def test_a_fork_computes_what_its_original_does(tiny: BlockLlama) -> None:
+def test_a_fork_computes_what_its_original_does(tiny: NativeLlama) -> None:
     kv = context(tiny, IDS)
     fork = kv.fork()
     tiny.prefill([1, 2, 3], kv)
     assert torch.equal(causal(tiny, fork, [5, 6]), causal(tiny, context(tiny, IDS), [5, 6]))
 
 
-def test_nothing_is_kept_unless_asked(tiny: BlockLlama) -> None:
+def test_nothing_is_kept_unless_asked(tiny: NativeLlama) -> None:
     kv = context(tiny, IDS)
     before = causal(tiny, kv, [5, 6, 7])
     tiny.denoise([Run(kv, [8, 9, 400], range(60, 63), None, [2])])
@@ -130,42 +143,41 @@ def test_nothing_is_kept_unless_asked(tiny: BlockLlama) -> None:
     assert torch.equal(causal(tiny, kv, [6, 7]), before[1:])
 
 
-def test_rows_after_a_context_can_be_asked_for_their_logits(tiny: BlockLlama) -> None:
+def test_rows_after_a_context_can_be_asked_for_their_logits(tiny: NativeLlama) -> None:
     canvas = Run(context(tiny, IDS[:40]), IDS[40:], range(40, 60))
-    found = models.logits(tiny, IDS, context=40)
-    assert torch.equal(found[:-1], tiny.denoise([canvas])[1:])  # a row of the canvas is told by the one before
+    found = compared.logits(tiny, IDS, context=40)
+    assert torch.equal(found[:-1], drawn(tiny, canvas)[1:])  # a row of the canvas is told by the one before
 
 
-def test_a_row_that_is_masked_is_not_seen(tiny: BlockLlama) -> None:
+def test_a_row_that_is_masked_is_not_seen(tiny: NativeLlama) -> None:
     kv = context(tiny, IDS)
-    tree = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]], dtype=torch.bool)  # two children of one row
-    both, _ = tiny.forward([Run(kv, [5, 6, 7], [60, 61, 61], tree)])
+    tree = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], np.bool_)  # two children of one row
+    both = judged(tiny, Run(kv, [5, 6, 7], [60, 61, 61], tree))
     kv.truncate(60)
     for child, row in ((6, 1), (7, 2)):
         torch.testing.assert_close(both[row], causal(tiny, kv, [5, child])[1], atol=1e-3, rtol=0)
 
 
-def test_a_tree_and_a_canvas_in_one_forward_are_what_each_is_alone(tiny: BlockLlama, folder: Path) -> None:
+def test_a_tree_and_a_canvas_in_one_forward_are_what_each_is_alone(tiny: NativeLlama, folder: Path) -> None:
     model = models.load(str(with_adapter(folder, adapter_of(tiny.config, zero=False))))
-    assert isinstance(model, BlockLlama)
-    tree = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]], dtype=torch.bool)
+    assert isinstance(model, NativeLlama)
+    tree = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], np.bool_)
     branches, canvas = ([5, 6, 7], [60, 61, 61], tree), ([8, 9, 400, 401], range(60, 64), None, [2, 3])
     alone = model.forward([Run(context(model, IDS), *branches)])[0], model.denoise([Run(context(model, IDS), *canvas)])
     kv = context(model, IDS[:41])
     together = model.forward([Run(kv, *branches, fresh=IDS[41:])], [Run(kv, *canvas)])
-    for one, other in zip(together, alone, strict=True):
+    for found in zip(together, alone, strict=True):
+        one, other = map(compared.tensor, found)
         torch.testing.assert_close(one, other, atol=2e-2, rtol=0)
         assert torch.equal(one.argmax(-1), other.argmax(-1))
     assert (kv.ids, kv.length) == (IDS, 63)  # the tree stays behind the context
 
 
-def test_what_lies_behind_the_rows_is_not_seen(tiny: BlockLlama) -> None:
+def test_what_lies_behind_the_rows_is_not_seen(tiny: NativeLlama) -> None:
     kv, clean = context(tiny, IDS), context(tiny, IDS)
     for layer in range(tiny.config.num_layers):
-        with torch.inference_mode():
-            keys, values = kv.get(layer, 70, 128)
-            keys.fill_(1e9)  # finite, as what was put there once is
-            values.fill_(1e9)
+        for rows in kv.get(layer, 70, 128):
+            rows[:] = int(np.float32(1e9).view(np.uint32)) >> 16  # in bfloat16; finite, as what was put there once is
     assert torch.equal(causal(tiny, kv, [5, 6, 7]), causal(tiny, clean, [5, 6, 7]))
 
 
@@ -180,92 +192,92 @@ def test_attention_in_bfloat16_is_that_in_float32_but_for_rounding(
     assert 0 < (rounded - exact).norm() < 0.02 * exact.norm()
 
 
-def test_runs_do_not_see_each_other(tiny: BlockLlama) -> None:
+def test_runs_do_not_see_each_other(tiny: NativeLlama) -> None:
     first, second = context(tiny, IDS), context(tiny, IDS[10:30])
     one, other = Run(first, [7, 8, 400], range(60, 63), None, [1, 2]), Run(second, [9, 400], range(20, 22), None, [1])
-    together = tiny.denoise([one, other])
-    assert torch.equal(together[:2], tiny.denoise([one]))
-    assert torch.equal(together[2:], tiny.denoise([other]))
+    together = drawn(tiny, one, other)
+    assert torch.equal(together[:2], drawn(tiny, one))
+    assert torch.equal(together[2:], drawn(tiny, other))
 
 
-def test_two_canvases_behind_one_context_do_not_see_each_other(tiny: BlockLlama) -> None:
+def test_two_canvases_behind_one_context_do_not_see_each_other(tiny: NativeLlama) -> None:
     kv = context(tiny, IDS)
     one, other = Run(kv, [7, 8, 400], range(60, 63), None, [1, 2]), Run(kv, [9, 400], range(60, 62), None, [1])
-    together = tiny.denoise([one, other])
-    assert torch.equal(together, torch.cat((tiny.denoise([one]), tiny.denoise([other]))))
+    assert torch.equal(drawn(tiny, one, other), torch.cat((drawn(tiny, one), drawn(tiny, other))))
 
 
-def test_logits_are_one_row_for_each_wanted(tiny: BlockLlama) -> None:
+def test_logits_are_one_row_for_each_wanted(tiny: NativeLlama) -> None:
     kv = context(tiny, IDS)
-    assert tiny.denoise([Run(kv, [1, 400, 400], range(60, 63), None, [1, 2])]).shape == (2, 402)
-    assert tiny.forward([Run(kv, [1, 2, 3], range(60, 63))])[0].shape == (3, 400)
+    assert tiny.denoise([Run(kv, [1, 400, 400], range(60, 63), None, [1, 2])]).logits.shape == (2, 402)
+    assert tiny.forward([Run(kv, [1, 2, 3], range(60, 63))])[0].logits.shape == (3, 400)
 
 
 # Base and adapter
 
 
-def test_an_adapter_leaves_the_context_path_alone(tiny: BlockLlama, folder: Path) -> None:
+def test_an_adapter_leaves_the_context_path_alone(tiny: NativeLlama, folder: Path) -> None:
     adapted = models.load(str(with_adapter(folder, adapter_of(tiny.config, zero=False))))
-    assert isinstance(adapted, BlockLlama)
+    assert isinstance(adapted, NativeLlama)
     assert torch.equal(causal(adapted, context(adapted, IDS), IDS[:9]), causal(tiny, context(tiny, IDS), IDS[:9]))
     run = [1, 2, 400]
-    ours, theirs = (m.denoise([Run(context(m, IDS), run, range(60, 63), None, [2])]) for m in (adapted, tiny))
+    ours, theirs = (drawn(m, Run(context(m, IDS), run, range(60, 63), None, [2])) for m in (adapted, tiny))
     assert not torch.allclose(ours[:, :400], theirs[:, :400], atol=1e-2)
 
 
-def test_with_a_zero_adapter_a_canvas_of_one_slot_is_the_next_token_model(tiny: BlockLlama, folder: Path) -> None:
+def test_with_a_zero_adapter_a_canvas_of_one_slot_is_the_next_token_model(tiny: NativeLlama, folder: Path) -> None:
     zero = models.load(str(with_adapter(folder, adapter_of(tiny.config, zero=True))))
-    assert isinstance(zero, BlockLlama)
+    assert isinstance(zero, NativeLlama)
     for model in (zero, tiny):  # and without an adapter file
         kv = context(model, IDS)
-        drawn = model.denoise([Run(kv, [9], [60], None, [1])])
-        assert torch.equal(drawn[:, :400], causal(model, kv, [9]))
+        slot = drawn(model, Run(kv, [9], [60], None, [1]))
+        assert torch.equal(slot[:, :400], causal(model, kv, [9]))
 
 
 # Files that are not what they should be
 
 
-@pytest.mark.parametrize("form", [_llama_weights.by_torch, pytest.param(_llama_weights.by_library, marks=built)])
-def test_one_packed_matrix_serves_both_paths(form: _llama_weights.Form) -> None:
+@pytest.mark.parametrize("form", [packed.by_torch, pytest.param(packed.by_library, marks=built)])
+def test_one_packed_matrix_serves_both_paths(form: packed.Form) -> None:
     draw = torch.Generator().manual_seed(0)
     weight, down, up, x = (torch.randn(*size, generator=draw) for size in ((96, 64), (8, 64), (96, 8), (5, 64)))
-    held = matrix({"m": weight}, {"m.a": down, "m.b": up}, "m", (96, 64), form)
+    base, adapter = InMemory({"m": weight.numpy()}), InMemory({"m.a": down.numpy(), "m.b": up.numpy()})
+    held = matrix(base, adapter, "m", (96, 64), form)
     for canvas, exact in ((False, x @ weight.T), (True, x @ (weight + up @ down).T)):
         assert (times(x, held, canvas) - exact).norm() < 0.03 * exact.norm()
 
 
 @pytest.mark.parametrize("fresh", [0, 3, 30])
 def test_rows_that_two_threads_share_are_what_one_makes_of_them(
-    tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch, fresh: int
+    by_torch: BlockLlama, monkeypatch: pytest.MonkeyPatch, fresh: int
 ) -> None:
     draw, count = random.Random(fresh), 40
-    mask = torch.eye(count, dtype=torch.bool)
+    mask = np.eye(count, dtype=np.bool_)
     for row in range(1, count):  # of a tree, each behind another
         mask[row] |= mask[draw.randrange(row)]
     found = []
     for most in (count + fresh, 4):
-        monkeypatch.setattr(block_llama, "WORTH_TWO", most)
-        kv = context(tiny, IDS)
+        monkeypatch.setattr(trunk, "WORTH_TWO", most)
+        kv = context(by_torch, IDS)
         ids, positions = list(range(40, 40 + count)), [len(IDS) + fresh + int(row.sum()) - 1 for row in mask]
-        found.append(tiny.forward([Run(kv, ids, positions, mask, fresh=IDS[:fresh])])[0])
+        found.append(judged(by_torch, Run(kv, ids, positions, mask, fresh=IDS[:fresh])))
         assert kv.ids == [*IDS, *IDS[:fresh]]
     torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=0)
 
 
-def trees(model: BlockLlama, several: int) -> list[Run]:
+def trees(model: NativeLlama | BlockLlama, several: int) -> list[Run]:
     """Each behind a context of its own, with fresh rows."""
-    chain = torch.ones(9, 9, dtype=torch.bool).tril()
+    chain = np.tri(9, dtype=np.bool_)
     at = len(IDS) + 2
     return [Run(context(model, IDS), IDS[n : n + 9], range(at, at + 9), chain, fresh=IDS[:2]) for n in range(several)]
 
 
 def test_trees_of_several_jobs_are_cut_wherever_the_middle_lies(
-    tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch
+    by_torch: BlockLlama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
     for most in (99, 4):
-        monkeypatch.setattr(block_llama, "WORTH_TWO", most)
-        found.append(tiny.forward(trees(tiny, 3))[0])
+        monkeypatch.setattr(trunk, "WORTH_TWO", most)
+        found.append(judged(by_torch, *trees(by_torch, 3)))
     torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=0)
 
 
@@ -276,8 +288,8 @@ def test_a_thread_that_fails_ends_the_forward_and_no_other(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, place: str, ahead: bool
 ) -> None:
     """The one that waits for it neither hangs nor goes on behind it."""
-    model: BlockLlama = request.getfixturevalue("by_torch" if place == "_layer" else "tiny")
-    right, works, asked = model.forward(trees(model, 2))[0], getattr(model._paths[0], place), []
+    model: NativeLlama | BlockLlama = request.getfixturevalue("by_torch" if place == "_layer" else "tiny")
+    right, works, asked = judged(model, *trees(model, 2)), getattr(model._paths[0], place), []
 
     def fails(*arguments: Any) -> Any:
         asked.append(threading.current_thread() is threading.main_thread())
@@ -289,23 +301,25 @@ def test_a_thread_that_fails_ends_the_forward_and_no_other(
         broken.setattr(model._paths[0], place, fails)
         with pytest.raises(RuntimeError, match="a fault of this lane"):
             model.forward(trees(model, 2))
-    torch.testing.assert_close(model.forward(trees(model, 2))[0], right, atol=1e-4, rtol=0)
+    torch.testing.assert_close(judged(model, *trees(model, 2)), right, atol=1e-4, rtol=0)
 
 
 def said(folder: Path, before: str = "", **env: str) -> tuple[str, Tensor]:
     """In a process of its own: what kind of function a layer is, and the logits of a tree and of a canvas."""
     asked = f"""
+import numpy as np
 import torch
 {before}
 from caesura.engine import models
-from caesura.engine.models import _llama_layer
+from caesura.engine.model import Run
+from caesura.engine.models.llama import layer as llama_layer
 model = models.load({str(folder)!r})
 kv = model.cache().lease([])
 model.prefill({IDS}, kv)
-chain = torch.ones(20, 20, dtype=torch.bool).tril()
-tree, canvas = (models.Run(kv, {IDS[:20]}, range({len(IDS)}, {len(IDS) + 20}), mask) for mask in (chain, None))
-judged, logits = model.forward([tree], [canvas])
-print(type(_llama_layer.layer).__name__, [judged.tolist(), logits[:, : judged.shape[1]].tolist()])
+chain = np.tri(20, dtype=np.bool_)
+tree, canvas = (Run(kv, {IDS[:20]}, range({len(IDS)}, {len(IDS) + 20}), mask) for mask in (chain, None))
+judged, logits = (scores.logits for scores in model.forward([tree], [canvas]))
+print(type(llama_layer.layer).__name__, [judged.tolist(), logits[:, : judged.shape[1]].tolist()])
 """
     done = subprocess.run(
         [sys.executable, "-P", "-c", asked],
@@ -383,7 +397,11 @@ FILES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("damage", FILES.values(), ids=FILES)
-def test_a_damaged_file_is_a_sentence(folder: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_file_is_a_sentence(
+    folder: Path, damage: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its tiles are not in the cache yet; later they are what is read."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     damage(folder)
     with pytest.raises(ModelError) as caught:
         models.load(str(folder))
@@ -475,7 +493,7 @@ def test_a_tensor_that_does_not_fit_is_named(
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_an_adapter_that_does_not_fit_is_named(
-    tiny: BlockLlama, folder: Path, change: Callable[[dict[str, Tensor]], None], says: str
+    tiny: NativeLlama, folder: Path, change: Callable[[dict[str, Tensor]], None], says: str
 ) -> None:
     tensors = adapter_of(tiny.config, zero=False)
     change(tensors)
@@ -491,6 +509,6 @@ def test_a_tokenizer_of_another_size_is_a_sentence(folder: Path, tmp_path: Path)
         models.load(str(sealed(folder)))
 
 
-def test_the_tokenizer_knows_the_code_it_was_trained_on(tiny: BlockLlama) -> None:
+def test_the_tokenizer_knows_the_code_it_was_trained_on(tiny: NativeLlama) -> None:
     assert len(tiny.tokenizer.encode(CODE)) < len(CODE) / 2
     assert tiny.config.vocab_size == CONFIG["vocab_size"] == tiny.tokenizer.size

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from caesura.engine.canvas.healing import heal
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.models.llama.native import NativeLlama
 from caesura.engine.tokens import tokenizer as tokenizer_module
 from caesura.engine.tokens.tokenizer import MAX_LARGE, Tokenizer, TokenizerError
 from caesura.model_store import SMALL, locate
@@ -47,7 +47,7 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 @pytest.fixture(params=["byte-level", "sentencepiece"])
-def tokenizer(request: pytest.FixtureRequest, tiny: BlockLlama, sentencepiece: Tokenizer) -> Tokenizer:
+def tokenizer(request: pytest.FixtureRequest, tiny: NativeLlama, sentencepiece: Tokenizer) -> Tokenizer:
     return tiny.tokenizer if request.param == "byte-level" else sentencepiece
 
 
@@ -67,7 +67,7 @@ def test_the_shipped_tokenizer_keeps_text_too() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(text=ANY_TEXT)
-def test_any_text_survives(tiny: BlockLlama, sentencepiece: Tokenizer, text: str) -> None:
+def test_any_text_survives(tiny: NativeLlama, sentencepiece: Tokenizer, text: str) -> None:
     for tokenizer in (tiny.tokenizer, sentencepiece):
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
@@ -79,7 +79,7 @@ def test_text_is_read_in_words_not_letters(sentencepiece: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("special", ["<file_sep>", "<|endoftext|>"])
-def test_text_never_becomes_a_special_token(tiny: BlockLlama, special: str) -> None:
+def test_text_never_becomes_a_special_token(tiny: NativeLlama, special: str) -> None:
     never_becomes(tiny.tokenizer, special)
 
 
@@ -102,7 +102,7 @@ def never_becomes(tokenizer: Tokenizer, special: str) -> None:
     assert tokenizer.pieces[number] == b""
 
 
-def test_every_id_has_bytes_and_every_byte_an_id(tiny: BlockLlama) -> None:
+def test_every_id_has_bytes_and_every_byte_an_id(tiny: NativeLlama) -> None:
     pieces = tiny.tokenizer.pieces
     assert len(pieces) == tiny.tokenizer.size == len(set(pieces)) + 1  # two specials are empty
     assert {bytes([b]) for b in range(256)} <= set(pieces)

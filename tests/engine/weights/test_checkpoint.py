@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from caesura.engine.weights import checkpoint as checkpoints
-from caesura.engine.weights.checkpoint import INDEX, SINGLE, Checkpoint, headers
+from caesura.engine.weights import hub
+from caesura.engine.weights.checkpoint import Checkpoint
+from caesura.engine.weights.hub import INDEX, SINGLE, headers
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import fp8, nvfp4
 from caesura.kernels.linear import Linear
@@ -331,7 +332,7 @@ def test_a_broken_checkpoint_is_refused_in_a_sentence(folder: Path, case: str) -
 
 
 def test_a_huge_index_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "MAX_LARGE", (folder / INDEX).stat().st_size - 1)
+    monkeypatch.setattr(hub, "MAX_LARGE", (folder / INDEX).stat().st_size - 1)
     with pytest.raises(UnusableModel, match=r"index.json is larger than"):
         load(folder)
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from caesura import cli
 from caesura.engine import memory, models
-from caesura.engine.models import Run, diffusion_gemma
-from caesura.engine.weights import audit
-from caesura.engine.weights.checkpoint import INDEX, headers
-from caesura.engine.weights.convert import convert, quantised
-from caesura.engine.weights.forms import Quantise
+from caesura.engine.model import Quantise, Run
+from caesura.engine.models import audit
+from caesura.engine.models.convert import convert, quantised
+from caesura.engine.models.diffusion_gemma import model as diffusion_gemma
+from caesura.engine.weights.hub import INDEX, headers
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import fp8, nvfp4
 from caesura.model_store.reading import UnusableModel
@@ -49,8 +49,10 @@ def logits(folder: Path) -> Tensor:
     kv = model.cache().lease([])
     model.prefill(list(range(100, 130)), kv)
     canvas = list(range(200, 216))
-    first = model.denoise([Run(kv, canvas, range(30, 46))])
-    return torch.cat((first, model.denoise([Run(kv, canvas, range(30, 46), conditioning=model.condition(first))])))
+    first = model.denoise([Run(kv, canvas, range(30, 46))]).logits
+    return torch.cat(
+        (first, model.denoise([Run(kv, canvas, range(30, 46), conditioning=model.condition(first))]).logits)
+    )
 
 
 def rounded(source: Path, folder: Path, form: Quantise) -> Path:

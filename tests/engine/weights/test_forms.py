@@ -13,20 +13,21 @@ from torch import Tensor
 
 from caesura import cli
 from caesura.engine import memory, models
-from caesura.engine.models import Model, ModelError, _llama_files
-from caesura.engine.models._experts import Experts
-from caesura.engine.models._llama_layer import Sparse, Weights
-from caesura.engine.models.block_llama import BlockLlama
-from caesura.engine.weights import audit, forms
-from caesura.engine.weights.checkpoint import headers
-from caesura.engine.weights.convert import convert
-from caesura.engine.weights.forms import OF, Quantise
+from caesura.engine.model import ModelError, Quantise
+from caesura.engine.models import audit
+from caesura.engine.models.convert import convert
+from caesura.engine.models.llama import published
+from caesura.engine.models.llama.layer import Weights
+from caesura.engine.models.llama.native import NativeLlama
+from caesura.engine.models.llama.trunk import BlockLlama
+from caesura.engine.weights import forms, tensors
+from caesura.engine.weights.forms import OF
+from caesura.engine.weights.hub import headers
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import cpu, matmul
-from caesura.kernels.int8 import PackedStack
 from caesura.wire import Hole
 
-from ...support.checkpoints import masked, sparse
+from ...support.checkpoints import compared, kept, masked, sparse
 from ...support.checkpoints.tiny import alone, infill
 
 IDS = torch.randint(0, 400, (60,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -58,7 +59,7 @@ def calm(family: str) -> Any:
 
 
 def exact(folder: Path) -> Tensor:
-    return models.logits(models.load(str(folder), "cpu", exact=True), IDS)
+    return compared.logits(models.load(str(folder), "cpu", exact=True), IDS)
 
 
 def off(found: Tensor, right: Tensor) -> float:
@@ -70,15 +71,15 @@ def rounded(source: Path, folder: Path, form: Quantise) -> Path:
     """The checkpoint with each matrix replaced, in floats, by what the form makes of it."""
     shutil.copytree(source, folder)
     path = folder / "model.safetensors"
-    tensors = load_file(path)
-    for name, tensor in tensors.items():
+    held = load_file(path)
+    for name, tensor in held.items():
         if "mlp.gate." in name or not forms.fits(OF[form], tensor.shape[-1]):
             continue  # a router, or narrow experts
         table = any(part in name for part in ("embed_tokens", "lm_head", "wte", "transformer.ff_out"))
         if tensor.ndim == 2 and not (table and form in ON_GPU):
             made = "q8" if table else OF[form]
-            tensors[name] = forms.dense(made, forms.quantised(made, tensor))
-    save_file(tensors, path)
+            held[name] = tensors.dense(made, tensors.quantised(made, tensor))
+    save_file(held, path)
     return folder
 
 
@@ -101,31 +102,11 @@ def test_on_a_cpu_matrices_stay_in_the_bits_of_the_file(
 ) -> None:
     """So a 7B model in 4 bits fits the memory of a laptop; what a step rounds are its activations."""
     model, right = models.load(str(folders[family, form]), "cpu"), exact(folders[family, form])
-    found = models.logits(model, IDS)
+    found = compared.logits(model, IDS)
     assert off(found, right) < 0.05
-    assert kept(model) == {cpu.FORMS[OF[form]]}
+    assert kept.forms(model) == {cpu.FORMS[OF[form]]}
     loaded = models.load(str(folders[family, ""]), "cpu", quantise=form)
-    assert torch.equal(models.logits(loaded, IDS), found), "quantised when it is loaded, it is the same"
-
-
-def kept(model: Model) -> set[int]:
-    """The forms of the matrices of its layers, as the library numbers them."""
-    return {one.held.form for packed in packed_in(model) for one in packed.matrices}
-
-
-def packed_in(model: Model) -> list[Any]:
-    """The matrices of the layers, in which experts are narrow: their second one is not as wide as a group."""
-    assert isinstance(model, BlockLlama)
-    found = list[Any]()
-    for layer, _ in model._layers:
-        found += [layer.attention.qkv.packed, layer.attention.out.packed]
-        if isinstance(layer, Sparse):
-            assert isinstance(layer.experts, Experts)
-            assert isinstance(layer.experts.gate_up, PackedStack)
-            found += layer.experts.gate_up._matrices
-        else:
-            found += [layer.mlp.gate_up.packed, layer.mlp.down.packed]
-    return found
+    assert torch.equal(compared.logits(loaded, IDS), found), "quantised when it is loaded, it is the same"
 
 
 @in_c
@@ -138,15 +119,15 @@ def test_what_is_counted_is_what_the_weights_take(
         memory, "fit", lambda name, weights, *rest: counted.append(weights) or fit(name, weights, *rest)
     )
     model = models.load(str(folders["dream", form]), "cpu")
-    assert isinstance(model, BlockLlama)
-    held = sum(one.tiles.nbytes for packed in (*packed_in(model), model._head) for one in packed.matrices)
-    held += sum(part.nbytes for part in model._embed)
+    assert isinstance(model, NativeLlama)
+    held = sum(one.tiles.nbytes for packed in (*kept.matrices(model), model._heads[False]) for one in packed.matrices)
+    held += forms.nbytes("q8", *(model.config.vocab_size, model.config.hidden_size))  # the embedding, once it is read
     assert 0.95 * held < counted[0] < 1.05 * held
 
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_llama_files, "FLOAT", {"cpu": torch.bfloat16})
+    monkeypatch.setattr(published, "FLOATS", {"cpu": "bf16"})
 
 
 @pytest.mark.parametrize("form", ON_GPU)
@@ -164,7 +145,7 @@ def test_what_a_gpu_computes_in_a_form_is_near_the_rounded_weights(
         assert isinstance(model, BlockLlama)
         attention = [layer.attention for layer, _ in model._layers]
         assert {type(of.out.packed).__name__ for of in attention} == {f"{form.title()}Linear"}
-        assert off(models.logits(model, IDS), right) < bound
+        assert off(compared.logits(model, IDS), right) < bound
 
 
 @pytest.mark.parametrize("form", ON_GPU)
@@ -211,9 +192,9 @@ def test_experts_shared_ones_and_fused_matrices_are_quantised_and_routers_are_no
         "model.word_embeddings.weight",
     }
     model = models.load(str(tmp_path / "out"), "cpu")
-    assert off(models.logits(model, IDS), exact(tmp_path / "out")) < 0.1
+    assert off(compared.logits(model, IDS), exact(tmp_path / "out")) < 0.1
     if cpu.chosen() != "torch":
-        assert kept(model) == {cpu.FORMS["k4"]}
+        assert kept.forms(model) == {cpu.FORMS["k4"]}
 
 
 def test_a_model_without_a_canvas_is_converted_too(folders: dict[tuple[str, str], Path], tmp_path: Path) -> None:
@@ -222,8 +203,8 @@ def test_a_model_without_a_canvas_is_converted_too(folders: dict[tuple[str, str]
     convert(source, tmp_path / "out", "int4", lambda done, total: None)
     assert not (tmp_path / "out" / audit.CANARY).exists()
     model = models.load(str(tmp_path / "out"), "cpu")
-    assert model.noise is None
-    assert len(models.logits(model, IDS)) == len(IDS)
+    assert model.spec.noise is None
+    assert len(compared.logits(model, IDS)) == len(IDS)
 
 
 def test_a_form_for_the_other_device_is_refused(folders: dict[tuple[str, str], Path], as_on_a_gpu: None) -> None:
@@ -246,16 +227,16 @@ def broken(folder: Path, target: Path, name: str, tensor: Tensor | None) -> Path
     """A copy in which a tensor is another, or missing."""
     shutil.copytree(folder, target)
     (path,) = target.glob("*.safetensors")
-    tensors = load_file(path)
-    assert tensors.pop(name, None) is not None
+    held = load_file(path)
+    assert held.pop(name, None) is not None
     index = target / "model.safetensors.index.json"
     places = json.loads(index.read_text())
     del places["weight_map"][name]
     if tensor is not None:
-        tensors[name] = tensor
+        held[name] = tensor
         places["weight_map"][name] = path.name
     index.write_text(json.dumps(places))
-    save_file(tensors, path)
+    save_file(held, path)
     return target
 
 

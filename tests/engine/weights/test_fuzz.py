@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from caesura.engine import models
+from caesura.engine.model import ModelError
 from caesura.engine.weights import stored
 
 from ...support.checkpoints import tiny
@@ -67,7 +68,7 @@ def test_more_layers_than_memory_has_room_for(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_layers": 2**31}))
     stored.write_manifest(folder, {})
-    with pytest.raises(models.ModelError, match="2147483648 layers"):
+    with pytest.raises(ModelError, match="2147483648 layers"):
         models.load(str(folder))
 
 
@@ -88,7 +89,7 @@ def test_what_is_no_number_or_no_text_is_refused(tmp_path: Path, change: dict[st
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **change}))
     stored.write_manifest(folder, {})
-    with pytest.raises(models.ModelError, match=r"config\.json is damaged|no readable config\.json"):
+    with pytest.raises(ModelError, match=r"config\.json is damaged|no readable config\.json"):
         models.load(str(folder))
 
 
@@ -98,7 +99,7 @@ def test_a_name_of_any_length_makes_no_endless_sentence(tmp_path: Path, change: 
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **change}))
     stored.write_manifest(folder, {})
-    with pytest.raises(models.ModelError) as refused:
+    with pytest.raises(ModelError) as refused:
         models.load(str(folder))
     assert len(str(refused.value)) < 600
     assert "\n" not in str(refused.value)

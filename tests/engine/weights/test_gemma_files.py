@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from caesura.engine import models, worker
-from caesura.engine.models import ModelError
+from caesura.engine.model import ModelError
 
 from ...support.checkpoints import gemma
 
@@ -107,7 +107,7 @@ def test_a_token_far_beyond_the_others_is_noticed(whole: Path, tmp_path: Path) -
 def test_a_folder_without_a_schedule_has_the_published_one(whole: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(whole, tmp_path / "model"))
     (folder / "generation_config.json").unlink()
-    schedule = models.load(str(folder)).noise.schedule  # type: ignore[union-attr]
+    schedule = models.load(str(folder)).spec.noise.schedule  # type: ignore[union-attr]
     found = schedule.steps, schedule.t_min, schedule.t_max, schedule.entropy_bound, schedule.confidence
     assert found == (48, 0.4, 0.8, 0.1, 0.005)
 

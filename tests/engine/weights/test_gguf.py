@@ -11,18 +11,19 @@ import gguf
 import numpy as np
 import pytest
 import tokenizers
-import torch
 from gguf import GGMLQuantizationType as Type
 from gguf import TokenType
 
 from caesura.engine import models
-from caesura.engine.models import ModelError
+from caesura.engine.model import ModelError, Run
+from caesura.engine.scores import told
 from caesura.engine.tokens.tokenizer import TokenizerError
 from caesura.engine.tokens.tokenizer_file import LLAMA3, QWEN
-from caesura.engine.weights.gguf_file import GGUF
+from caesura.engine.weights.gguf.file import GGUF
 from caesura.engine.weights.stored import WeightsError
+from caesura.kernels import cpu
 
-from ...support.checkpoints import tiny
+from ...support.checkpoints import trained
 
 HIDDEN, HEADS, KV_HEADS, INNER, LAYERS, ROWS = 64, 4, 2, 96, 2, 400
 HEAD = HIDDEN // HEADS
@@ -101,7 +102,7 @@ def metadata(writer: gguf.GGUFWriter, architecture: str) -> None:
 
 def tokens(writer: gguf.GGUFWriter, folder: Path, expression: str = QWEN, before: str = "qwen2") -> Path:
     """A trained tokenizer in the file's metadata, and the tokenizer.json that says the same."""
-    path = tiny.train_tokenizer(folder / "tokenizer.json", expression)
+    path = trained.train_tokenizer(folder / "tokenizer.json", expression)
     file = json.loads(path.read_text())
     vocabulary = sorted(file["model"]["vocab"], key=file["model"]["vocab"].__getitem__)
     special = {token["content"] for token in file["added_tokens"]}
@@ -136,7 +137,7 @@ def write(
     more: Callable[[gguf.GGUFWriter], object] = lambda writer: None,
     change: Callable[[Arrays], object] = lambda arrays: None,
     vocabulary: tuple[str, str] | None = None,
-) -> dict[str, torch.Tensor]:
+) -> Arrays:
     """A tiny model in a file; returns what it stands for, by the hub's names."""
     arrays, hub = weights(architecture)
     change(arrays)
@@ -155,7 +156,7 @@ def write(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return {name: torch.from_numpy(array) for name, array in expected.items()}
+    return expected
 
 
 # What a file holds
@@ -166,11 +167,12 @@ def write(
 def test_tensors_have_the_names_and_values_of_the_hub(tmp_path: Path, architecture: str, kind: Type) -> None:
     expected = write(tmp_path / "m.gguf", architecture, kind)
     file = GGUF(tmp_path / "m.gguf")
-    assert file.tensors.keys() == expected.keys()
-    for name, tensor in file.tensors.items():
+    assert set(file.tensors) == expected.keys()
+    for name in file.tensors:
+        tensor = file.tensors.floats(name)
         its = kind if tensor.ndim == 2 else Type.F32
-        exact = gguf.dequantize(gguf.quantize(expected[name].numpy(), its), its)
-        assert torch.equal(tensor, torch.from_numpy(exact)), name
+        exact = gguf.dequantize(gguf.quantize(expected[name], its), its)
+        assert np.array_equal(tensor, exact), name
 
 
 @pytest.mark.parametrize("kind", [Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_XS])
@@ -184,9 +186,9 @@ def test_k_quants_are_restored(tmp_path: Path, kind: Type) -> None:
         change=lambda arrays: arrays.pop("token_embd.weight"),
         more=lambda writer: writer.add_tensor("token_embd.weight", raw, raw_dtype=kind),
     )
-    found = GGUF(path).tensors["model.embed_tokens.weight"]
+    found = GGUF(path).tensors.floats("model.embed_tokens.weight")
     assert found.shape == (700, 512)
-    np.testing.assert_array_equal(found.numpy(), gguf.dequantize(raw, kind))
+    np.testing.assert_array_equal(found, gguf.dequantize(raw, kind))
 
 
 @pytest.mark.parametrize("architecture", KINDS)
@@ -216,15 +218,13 @@ def test_heads_may_be_of_another_width_and_the_output_untied(tmp_path: Path) -> 
     )
     file = GGUF(tmp_path / "m.gguf")
     assert (file.config["head_dim"], file.config["tie_word_embeddings"]) == (32, False)
-    assert torch.equal(file.tensors["lm_head.weight"], torch.ones(ROWS, HIDDEN))
+    assert np.array_equal(file.tensors.floats("lm_head.weight"), np.ones((ROWS, HIDDEN)))
 
 
 def test_biases_of_rotated_heads_are_ordered_as_their_rows(tmp_path: Path) -> None:
     bias = np.arange(HIDDEN, dtype=np.float32)
     write(tmp_path / "m.gguf", "llama", change=lambda arrays: arrays.update({"blk.1.attn_q.bias": bias}))
-    assert torch.equal(
-        GGUF(tmp_path / "m.gguf").tensors["model.layers.1.self_attn.q_proj.bias"], torch.from_numpy(bias)
-    )
+    assert np.array_equal(GGUF(tmp_path / "m.gguf").tensors.floats("model.layers.1.self_attn.q_proj.bias"), bias)
 
 
 def llama3(factor: float) -> np.ndarray:
@@ -295,9 +295,9 @@ def test_tokens_keep_their_ids_and_their_parts(tmp_path: Path) -> None:
     tokenizer = file.tokenizer()
     assert file.roles == {"eos": "<|endoftext|>", "fim_sep": "<file_sep>"}
     assert [tokenizer.pieces[tokenizer.special(name)] for name in file.roles.values()] == [b"", b""]
-    assert tokenizer.special("<tool_call>") == tiny.VOCABULARY  # text to the model, in one token
+    assert tokenizer.special("<tool_call>") == trained.VOCABULARY  # text to the model, in one token
     assert tokenizer.find("[PAD401]") is None
-    assert tokenizer.size == tiny.VOCABULARY + 1
+    assert tokenizer.size == trained.VOCABULARY + 1
 
 
 def test_a_token_with_a_part_never_comes_of_text(tmp_path: Path) -> None:
@@ -333,10 +333,10 @@ def test_any_part_of_a_split_model_stands_for_all(tmp_path: Path) -> None:
     assert len(parts) == 3
     for part in parts:
         file = GGUF(part)
-        assert file.tensors.keys() == expected.keys()
+        assert set(file.tensors) == expected.keys()
         name = "model.layers.1.mlp.down_proj.weight"
-        assert torch.equal(file.tensors[name], expected[name].half().float())
-        assert file.tokenizer().size == tiny.VOCABULARY + 1
+        assert np.array_equal(file.tensors.floats(name), expected[name].astype(np.float16))
+        assert file.tokenizer().size == trained.VOCABULARY + 1
 
 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
@@ -474,7 +474,46 @@ def test_a_type_that_cannot_be_restored_is_named(tmp_path: Path) -> None:
 def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "m.gguf", change=lambda arrays: arrays["blk.0.attn_q.weight"].fill(np.nan))
     with pytest.raises(WeightsError, match=r"layers\.0\.self_attn\.q_proj\.weight is damaged .*\.$"):
-        GGUF(tmp_path / "m.gguf").tensors["model.layers.0.self_attn.q_proj.weight"]
+        GGUF(tmp_path / "m.gguf").tensors.floats("model.layers.0.self_attn.q_proj.weight")
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 62), (0, 1 << 31, 1 << 31)], ids=str)
+def test_a_tensor_without_values_may_not_be_huge_either(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path, name = tmp_path / "m.gguf", b"blk.0.attn_q.weight"
+    tensor = struct.pack("<Q", len(name)) + name + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + tensor + struct.pack("<IQ", 0, 0) + bytes(64))
+    assert "a tensor of an impossible shape" in refused(path)
+
+
+@pytest.mark.skipif(not cpu.variants(), reason="kernels/cpu was not built")
+@pytest.mark.parametrize("kind", [Type.Q8_0, Type.IQ4_NL], ids=lambda kind: str(kind.name))  # in C, and by gguf
+def test_a_row_that_is_no_number_fails_the_pass_that_reads_it(tmp_path: Path, kind: Type) -> None:
+    """Where there is a head, the embedding is read row by row, in passes. Other jobs of that pass go on."""
+    path, bad = tmp_path / "m.gguf", 7
+    raw = np.zeros((ROWS + 2, HIDDEN // 32 * gguf.GGML_QUANT_SIZES[kind][1]), np.uint8)
+    raw[bad, :2] = np.frombuffer(np.float16(np.nan).tobytes(), np.uint8)
+
+    def change(arrays: Arrays) -> None:
+        table = arrays.pop("token_embd.weight")
+        arrays["output.weight"] = np.concatenate((table, table[:2]))
+
+    def more(writer: gguf.GGUFWriter) -> None:
+        writer.add_tensor("token_embd.weight", raw, raw_dtype=kind)
+
+    write(path, kind=Type.Q8_0, change=change, more=more, vocabulary=(QWEN, "qwen2"))
+    model = models.load(str(path), "cpu")
+    alone, cache = np.ones((1, 1), np.bool_), model.cache()
+    scores, _ = model.forward([Run(cache.lease([]), [row], [0], alone) for row in (bad - 1, bad, bad + 1)], [])
+    (finite,) = told(scores.finite())
+    assert finite.tolist() == [True, False, True]
+
+
+def test_an_embedding_that_cannot_be_mapped_is_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path / "m.gguf")
+    tensors = GGUF(tmp_path / "m.gguf").tensors
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    with pytest.raises(WeightsError, match=r"embed_tokens\.weight is damaged .*\.$"):
+        tensors.table("model.embed_tokens.weight")
 
 
 def test_what_is_no_gguf_file_is_a_sentence(tmp_path: Path) -> None:
@@ -540,7 +579,7 @@ def outcome(path: Path, raw: bytes) -> str:
     try:
         file = GGUF(path)
         file.tokenizer()
-        assert all(len(tensor) for tensor in file.tensors.values())
+        assert all(len(file.tensors.floats(name)) for name in file.tensors)
     except (WeightsError, TokenizerError) as error:
         return str(error)
     return ""

@@ -3,12 +3,15 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from caesura.engine.weights import stored as weights
+from caesura.engine.weights import tensors
 from caesura.engine.weights.stored import Stored, WeightsError
+from caesura.engine.weights.tensors import ByName, quantised
 from caesura.model_store.reading import UnusableModel
 
 
@@ -65,22 +68,22 @@ def test_a_damaged_manifest_is_a_sentence(folder: Path, content: bytes) -> None:
 @pytest.mark.parametrize("form", ["q8", "q4", "k4"])
 def test_stored_codes_are_close_to_what_was_stored(tmp_path: Path, form: str) -> None:
     weight = torch.randn(7, 96, generator=torch.Generator().manual_seed(0))
-    stored = getattr(weights, form)(weight)
+    stored = quantised(form, weight)
     names = [f"x.{part}" for part in weights.FORMS[form]]
     save_file(dict(zip(names, stored, strict=True)), tmp_path / "w.safetensors")
     file = Stored(tmp_path / "w.safetensors")
     assert list(file) == ["x"]
     spread = weight.view(7, 3, 32).amax(-1) - weight.view(7, 3, 32).amin(-1)
     step = (spread / (127 if form == "q8" else 15)).repeat_interleave(32, 1)
-    assert ((file["x"] - weight).abs() <= step * 0.6 + 1e-2).all()
+    assert ((tensors.of(file.floats("x")) - weight).abs() <= step * 0.6 + 1e-2).all()
 
 
 def test_constant_and_zero_groups_survive(tmp_path: Path) -> None:
     weight = torch.cat((torch.zeros(2, 32), torch.full((2, 32), 0.5)))
     for form in ("q8", "q4", "k4"):
         names = [f"x.{part}" for part in weights.FORMS[form]]
-        save_file(dict(zip(names, getattr(weights, form)(weight), strict=True)), tmp_path / f"{form}.safetensors")
-        torch.testing.assert_close(Stored(tmp_path / f"{form}.safetensors")["x"], weight, atol=1e-3, rtol=0)
+        save_file(dict(zip(names, quantised(form, weight), strict=True)), tmp_path / f"{form}.safetensors")
+        torch.testing.assert_close(ByName(Stored(tmp_path / f"{form}.safetensors"))["x"], weight, atol=1e-3, rtol=0)
 
 
 def test_a_k4_matrix_is_restored_within_half_a_step(tmp_path: Path) -> None:
@@ -91,7 +94,7 @@ def test_a_k4_matrix_is_restored_within_half_a_step(tmp_path: Path) -> None:
     least = groups.amin(-1)
     step = (groups.amax(-1) - least) / 15
     largest = step.amax(1, keepdim=True) * 15 + (-least).amax(1, keepdim=True)
-    error = (Stored(tmp_path / "w.safetensors")["x"] - weight).abs().view(9, 4, 32).amax(-1)
+    error = (ByName(Stored(tmp_path / "w.safetensors"))["x"] - weight).abs().view(9, 4, 32).amax(-1)
     assert (error <= step / 2 + largest / 255).all()
 
 
@@ -99,29 +102,29 @@ def test_k4_keeps_values_on_its_own_grid(tmp_path: Path) -> None:
     codes = torch.arange(64).view(2, 32) % 16
     weight = codes * torch.tensor([[0.5], [0.25]]) - torch.tensor([[2.0], [1.0]])
     save_k4(weight, tmp_path / "w.safetensors")
-    torch.testing.assert_close(Stored(tmp_path / "w.safetensors")["x"], weight, atol=1e-6, rtol=0)
+    torch.testing.assert_close(ByName(Stored(tmp_path / "w.safetensors"))["x"], weight, atol=1e-6, rtol=0)
 
 
 def save_k4(weight: torch.Tensor, path: Path) -> None:
-    save_file(dict(zip([f"x.{part}" for part in weights.FORMS["k4"]], weights.k4(weight), strict=True)), path)
+    save_file(dict(zip([f"x.{part}" for part in weights.FORMS["k4"]], quantised("k4", weight), strict=True)), path)
 
 
 @pytest.mark.parametrize(
     ("part", "shape"), [("k4", (2, 15)), ("scale", (2, 3)), ("min", (2, 3)), ("unit", (3, 2)), ("unit", (2,))]
 )
 def test_k4_parts_that_do_not_fit_together_are_a_sentence(tmp_path: Path, part: str, shape: tuple[int, ...]) -> None:
-    tensors = dict(zip([f"x.{name}" for name in weights.FORMS["k4"]], weights.k4(torch.ones(2, 64)), strict=True))
+    tensors = dict(zip([f"x.{name}" for name in weights.FORMS["k4"]], quantised("k4", torch.ones(2, 64)), strict=True))
     tensors[f"x.{part}"] = torch.ones(shape, dtype=tensors[f"x.{part}"].dtype)
     save_file(tensors, tmp_path / "w.safetensors")
     with pytest.raises(WeightsError, match=r"The tensor x is damaged \(.*\); install the model again\."):
-        Stored(tmp_path / "w.safetensors")["x"]
+        Stored(tmp_path / "w.safetensors").floats("x")
 
 
 def test_several_files_read_as_one(tmp_path: Path) -> None:
     for number in range(1, 12):
         save_file({f"layers.{number}": torch.full((2,), float(number))}, tmp_path / f"base-{number}.safetensors")
     whole = Stored(*weights.bases(tmp_path))
-    assert {name: whole[name].tolist() for name in whole} == {f"layers.{n}": [n, n] for n in range(1, 12)}
+    assert {name: whole.floats(name).tolist() for name in whole} == {f"layers.{n}": [n, n] for n in range(1, 12)}
 
 
 def test_a_base_of_one_file_is_found_by_its_name(tmp_path: Path) -> None:
@@ -131,30 +134,30 @@ def test_a_base_of_one_file_is_found_by_its_name(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_tensor_may_lie_in_two_files(tmp_path: Path) -> None:
-    codes, scale = weights.q8(torch.ones(2, 32))
+    codes, scale = quantised("q8", torch.ones(2, 32))
     save_file({"x.q8": codes}, tmp_path / "base-1.safetensors")
     save_file({"x.scale": scale}, tmp_path / "base-2.safetensors")
-    torch.testing.assert_close(Stored(*weights.bases(tmp_path))["x"], torch.ones(2, 32), atol=1e-3, rtol=0)
+    torch.testing.assert_close(ByName(Stored(*weights.bases(tmp_path)))["x"], torch.ones(2, 32), atol=1e-3, rtol=0)
 
 
 def test_rows_of_a_tensor_in_later_files_follow_those_in_earlier_ones(tmp_path: Path) -> None:
     for number in range(1, 12):
         save_file({"x": torch.full((1, 2), float(number))}, tmp_path / f"base-{number}.safetensors")
-    assert Stored(*weights.bases(tmp_path))["x"].tolist() == [[n, n] for n in range(1, 12)]
+    assert Stored(*weights.bases(tmp_path)).floats("x").tolist() == [[n, n] for n in range(1, 12)]
 
 
 def test_rows_of_another_width_are_a_sentence(tmp_path: Path) -> None:
     save_file({"x": torch.ones(1, 2)}, tmp_path / "base-1.safetensors")
     save_file({"x": torch.ones(1, 3)}, tmp_path / "base-2.safetensors")
     with pytest.raises(WeightsError, match=r"The tensor x is damaged \(.*\); install the model again\."):
-        Stored(*weights.bases(tmp_path))["x"]
+        Stored(*weights.bases(tmp_path)).floats("x")
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks the system what is mapped")
 def test_a_file_is_not_mapped_once_its_tensors_are_read(tmp_path: Path) -> None:
     save_k4(torch.ones(64, 64), tmp_path / "mapped.safetensors")
     whole = Stored(tmp_path / "mapped.safetensors")
-    read = whole["x"]
+    read = whole.floats("x")
     assert read.shape == (64, 64)
     assert "mapped.safetensors" not in Path("/proc/self/maps").read_text()
 
@@ -163,8 +166,8 @@ def test_a_file_is_not_mapped_once_its_tensors_are_read(tmp_path: Path) -> None:
 def test_plain_tensors_come_back_as_float32(tmp_path: Path, dtype: torch.dtype) -> None:
     save_file({"a.b": torch.tensor([1.5, -2.0], dtype=dtype)}, tmp_path / "w.safetensors")
     file = Stored(tmp_path / "w.safetensors")
-    assert file["a.b"].dtype == torch.float32
-    assert file["a.b"].tolist() == [1.5, -2.0]
+    assert file.floats("a.b").dtype == np.float32
+    assert file.floats("a.b").tolist() == [1.5, -2.0]
     assert "a.b" in file
     assert "a" not in file
 
@@ -173,11 +176,11 @@ def test_plain_tensors_come_back_as_float32(tmp_path: Path, dtype: torch.dtype) 
 @pytest.mark.parametrize("lost", ["scale", "min"])
 def test_half_a_tensor_is_a_sentence_that_names_it(tmp_path: Path, form: str, lost: str) -> None:
     names = [f"x.{part}" for part in weights.FORMS[form]]
-    tensors = dict(zip(names, getattr(weights, form)(torch.ones(2, 32)), strict=True))
+    tensors = dict(zip(names, quantised(form, torch.ones(2, 32)), strict=True))
     del tensors[f"x.{lost}"]
     save_file(tensors, tmp_path / "w.safetensors")
     with pytest.raises(WeightsError, match=rf"The tensor x is damaged \(x\.{lost} is missing\)"):
-        Stored(tmp_path / "w.safetensors")["x"]
+        Stored(tmp_path / "w.safetensors").floats("x")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\xff" * 64, b"\x08\0\0\0\0\0\0\0{}"])

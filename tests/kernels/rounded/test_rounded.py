@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from caesura.engine import models
-from caesura.engine.models import Run
-from caesura.engine.models._diffusion_gemma_files import rounding
-from caesura.engine.models.diffusion_gemma import DiffusionGemma
-from caesura.engine.weights.convert import convert
+from caesura.engine.model import Run
+from caesura.engine.models.convert import convert
+from caesura.engine.models.diffusion_gemma.files import rounding
+from caesura.engine.models.diffusion_gemma.model import DiffusionGemma
 from caesura.kernels import attention, experts, fp8, gated, norms, rotary
 from caesura.kernels.linear import Linear, Rows8
 
@@ -234,8 +234,8 @@ def test_a_step_through_the_kernels_is_a_step_without_them(tmp_path: Path, monke
     def step() -> Tensor:
         kv, at = model.cache().lease([]), range(len(text), len(text) + len(canvas))
         model.prefill(text[:-7], kv)
-        first = model.denoise([Run(kv, canvas, at, fresh=text[-7:])])
-        second = model.denoise([Run(kv, canvas, at, conditioning=model.condition(first))])
+        first = model.denoise([Run(kv, canvas, at, fresh=text[-7:])]).logits
+        second = model.denoise([Run(kv, canvas, at, conditioning=model.condition(first))]).logits
         return torch.cat((first, second)).float()
 
     as_they_come = step()

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from caesura.engine import models
-from caesura.engine.models import Run, diffusion_gemma
-from caesura.engine.models._diffusion_gemma_files import rounding
-from caesura.engine.models.diffusion_gemma import DiffusionGemma
-from caesura.engine.weights.convert import convert
+from caesura.engine.model import Run
+from caesura.engine.models.convert import convert
+from caesura.engine.models.diffusion_gemma import model as diffusion_gemma
+from caesura.engine.models.diffusion_gemma.files import rounding
+from caesura.engine.models.diffusion_gemma.model import DiffusionGemma
 
 ROOT = Path(__file__).parents[3]
 MINI = ROOT / "tests" / "data" / "mini"
@@ -94,7 +95,7 @@ def test_rounding_activations_moves_answers_no_more_than_rounding_weights(folder
     plain, coded, both = load(MINI), load(folder), load(folder)
     both.weights = rounding(both.weights)
     full, solved = sudoku.collection(40, 1, 987654, most=50)
-    board = Boards(plain.tokenizer.encode, 9, min(plain.ends))
+    board = Boards(plain.tokenizer.encode, 9, min(plain.spec.ends))
     true, hidden = board.render(full[:10], board.rows), board.hide(solved[:10] > 0, board.rows)
     drawn = torch.randint(plain.width, true.shape, generator=torch.Generator().manual_seed(0))
     shown = torch.where(hidden, drawn, true)
@@ -103,7 +104,7 @@ def test_rounding_activations_moves_answers_no_more_than_rounding_weights(folder
         kv = model.cache().lease(board.legend)
         model.prefill(board.legend, kv)
         at = range(kv.length, kv.length + shown.shape[1])
-        return torch.cat([model.denoise([Run(kv, row.tolist(), at)]) for row in shown])[hidden.flatten()]
+        return torch.cat([model.denoise([Run(kv, row.tolist(), at)]).logits for row in shown])[hidden.flatten()]
 
     before, weights, activations = (logits(model) for model in (plain, coded, both))
     moved = (weights - before).abs().mean(), (activations - weights).abs().mean()

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import decoders, normalizers, pre_tokenizers, trainers
 
-from caesura.engine.weights.checkpoint import INDEX
+from caesura.engine.weights.hub import INDEX
 
 from .tiny import CODE
 

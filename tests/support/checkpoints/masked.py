@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
-from caesura.engine.models.full import llada, llada_moe
+from caesura.engine.models.families import LLADA, LLADA_MOE
 
 from .tiny import train_tokenizer
 
@@ -57,7 +57,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"model_type": "rnd1", "norm_topk_prob": False, "mask_token_id": 3, "rope_scaling": False},
     ),
 }
-KEYS = {"llada": llada.KEYS, "llada_moe": llada_moe.KEYS}
+KEYS = {"llada": LLADA.keys, "llada_moe": LLADA_MOE.keys}
 BLOCKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "sdar": ("qwen3", {"head_dim": 32}, {"model_type": "sdar", "block_size": 4, "mask_token_id": 3}),
     "sdar_moe": ("qwen3_moe", EXPERTS | {"norm_topk_prob": True}, {"model_type": "sdar_moe", "mask_token_id": 3}),

@@ -1,16 +1,11 @@
-"""A Qwen2 checkpoint as it is published, made small by code. Transformers has no part in it."""
+"""A Qwen2 checkpoint as it is published, made small by code, without Transformers and PyTorch."""
 
 import json
 from pathlib import Path
 
-import pytest
-import torch
-from safetensors.torch import save_file
+import numpy as np
 
-from caesura.engine.models import _llama_files, load
-from caesura.engine.models.block_llama import BlockLlama
-
-from .tiny import VOCABULARY, train_tokenizer
+from .trained import VOCABULARY, save, train_tokenizer
 
 D, MLP, LAYERS, HEADS, KEY_HEADS = 64, 96, 2, 4, 2
 CONFIG = {
@@ -44,18 +39,10 @@ def shapes() -> dict[str, tuple[int, ...]]:
 def published(folder: Path) -> Path:
     """Random weights, biases and norms that count."""
     folder.mkdir(parents=True, exist_ok=True)
-    draw = torch.Generator().manual_seed(0)
-    noise = {name: torch.randn(shape, generator=draw) * 0.1 for name, shape in shapes().items()}
-    tensors = {name: values + ("norm" in name) for name, values in noise.items()}
-    save_file(tensors, folder / "model.safetensors")
+    draw = np.random.default_rng(0)
+    noise = {name: 0.1 * draw.standard_normal(shape) for name, shape in shapes().items()}
+    tensors = {name: (values + ("norm" in name)).astype(np.float32) for name, values in noise.items()}
+    save(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     train_tokenizer(folder / "tokenizer.json")
     return folder
-
-
-def floats(folder: Path, device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> BlockLlama:
-    """The checkpoint on a device with matrices of that type, which on a CPU nobody has."""
-    monkeypatch.setitem(_llama_files.FLOAT, device, dtype)
-    model = load(str(published(folder)), device)
-    assert isinstance(model, BlockLlama)
-    return model

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from caesura import wire
 from caesura.engine import models
-from caesura.engine.models import Model
+from caesura.engine.model import Model
 from caesura.engine.scheduler import Scheduler
 from caesura.wire import Hole, Infill, Json, Neighbour, Pattern, Text
 

@@ -4,27 +4,29 @@ is told. Nothing here knows more of the engine than its `Model` protocol.
 
 import importlib.util
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-import tokenizers
 import torch
-from tokenizers import decoders, pre_tokenizers, trainers
 from torch import Tensor
 
 from caesura import wire
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.layout import Layout, lay
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.models import Drafter, Model, Run
+from caesura.engine.device import Host
+from caesura.engine.methods.uniform.renoise import statistics
+from caesura.engine.model import Drafter, Model, ModelSpec, Run
 from caesura.engine.noise import Absorbing, Noise
-from caesura.engine.samplers import statistics
 from caesura.engine.scheduler import Event, Scheduler
+from caesura.engine.scores.tensors import TensorScores
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.kernels.head import Rows, Seen
 
-SPECIALS = ["<|endoftext|>", "<file_sep>"]
-VOCABULARY = 400
+from .trained import CODE as CODE
+from .trained import VOCABULARY, train_tokenizer
+
 CONFIG = {
     "model_type": "block_llama",
     "vocab_size": VOCABULARY,
@@ -38,36 +40,6 @@ CONFIG = {
     "separator": "<file_sep>",
 }
 
-FUNCTION = '''\
-def {name}_{other}({name}, {other}=None):
-    """Return the {name} of {other}, or `None`."""
-    if not {name} and self._{other} is None:
-        return f'{{{name}}}: {{{other}}}'
-    for _, value in enumerate({name}.{other}(__file__)):
-        print(value, "\\n", end="")
-    self._{name} = [{other}[0], {other}[-1]]
-    return {{"{name}": {name} + 1, "{other}": {other} != 20}}
-
-'''
-CLASS = """\
-class {name}:
-\t__slots__ = ("_{other}",)
-\tasync def {other}(self, *args, **kwargs) -> {name} | None:
-\t\ttry:
-\t\t\tawait self._{other}(*args)
-\t\texcept ValueError as error:
-\t\t\traise {name}(error) from error\r
-\f
-"""
-NAMES = [
-    *("count", "total", "item", "key", "index", "line", "text", "row", "left", "right"),
-    *("path", "file", "node", "tree", "state", "job", "peer", "cache", "model", "step"),
-]
-CODE = "".join(
-    FUNCTION.format(name=a, other=b) + CLASS.format(name=a.title(), other=b)
-    for a, b in zip(NAMES, NAMES[7:] + NAMES[:7], strict=True)
-)
-
 
 def script(name: str) -> ModuleType:
     """A file of training/, which is no package."""
@@ -80,27 +52,6 @@ def script(name: str) -> ModuleType:
     return module
 
 
-def train_tokenizer(path: Path, expression: str = "", more: Sequence[str] = ()) -> Path:
-    """Byte-level BPE with GPT-2's pre-tokens and single digits, as the shipped one, or split by an expression; with
-    `more` special tokens."""
-    splits = [pre_tokenizers.Split(tokenizers.Regex(expression), "isolated")] if expression else []
-    digits = [] if expression else [pre_tokenizers.Digits(individual_digits=True)]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not expression)
-    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.Sequence([*splits, *digits, byte_level])
-    inner.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[*SPECIALS, *more],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    inner.train_from_iterator([CODE], trainer)
-    assert inner.get_vocab_size() == VOCABULARY
-    inner.save(str(path))
-    return path
-
-
 def make(folder: Path, seed: int = 0) -> Path:
     """A whole model folder, under 1 MB."""
     trained = folder.with_suffix(".json")
@@ -110,17 +61,16 @@ def make(folder: Path, seed: int = 0) -> Path:
 
 
 class Plain:
-    """What a family of uniform noise is asked, for one whose hidden rows are its logits."""
+    """A model whose hidden rows are its logits, and what a family of uniform noise is asked."""
 
     drafter: Drafter | None = None
     drafting: Model | None = None
-    expand_id: int | None = None
 
     def hidden(self, runs: Sequence[Run]) -> Tensor:
-        return self.denoise(runs)
-
-    def denoise(self, runs: Sequence[Run]) -> Tensor:
         raise NotImplementedError
+
+    def denoise(self, runs: Sequence[Run]) -> TensorScores:
+        return TensorScores(self.hidden(runs))
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -148,12 +98,8 @@ class Plain:
 class Still(Plain):
     """A `Model` without weights, which only takes context."""
 
-    name, device, kernels, shift, tail, head, max_context, chunk = "still", "cpu", "", 0, 4, 12, 768, 64
-    visibility: str = "context"
-    block_size, rows, radius = 1, 512, 0
-    sampler, prompt, ends = "threshold", "suffix_first", frozenset[int]()
-    start: Sequence[int] = ()
-    finish: Sequence[int] = ()
+    name, device, machine, kernels = "still", "cpu", Host(), ""
+    spec = ModelSpec(None, "verify", max_context=768, chunk=64, tail=4, head=12)
 
     def cache(self) -> Cache:
         return Cache([Kept(1, 1)])
@@ -172,29 +118,33 @@ class Scripted(Still):
 
     def __init__(self, tokenizer: Tokenizer, answer: Sequence[int], noise: Noise | None = None, sure: float = 20.0):
         self.tokenizer, self.answer, self.sure = tokenizer, list(answer), sure
-        self.separator: Sequence[int] = [tokenizer.special("<file_sep>")]
-        self.noise: Noise = noise or Absorbing(tokenizer.size)
-        self.method = self.noise.method
-        self.null_id: int | None = tokenizer.size + 1 if self.noise.absorbing else None
-        self.lengths = "null" if self.noise.absorbing else "race"
-        self.width = tokenizer.size + (2 if self.noise.absorbing else 0)
+        noise = noise or Absorbing(tokenizer.size)
+        self.spec = replace(
+            self.spec,
+            noise=noise,
+            method=noise.method,
+            lengths="null" if noise.absorbing else "race",
+            null_id=tokenizer.size + 1 if noise.absorbing else None,
+            separator=(tokenizer.special("<file_sep>"),),
+        )
+        self.width = tokenizer.size + (2 if noise.absorbing else 0)
 
-    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
-        logits = self.denoise(canvases)
+    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[TensorScores, TensorScores]:
+        scores = self.denoise(canvases)
         for run in trees:
             assert run.ids, "a pass without rows"
             self.prefill(run.fresh, run.kv)
             run.kv.reserve(len(run.ids))
             run.kv.length += len(run.ids)
-        return torch.zeros(sum(len(run.ids) for run in trees), self.tokenizer.size), logits
+        return TensorScores(torch.zeros(sum(len(run.ids) for run in trees), self.tokenizer.size)), scores
 
-    def denoise(self, runs: Sequence[Run]) -> Tensor:
+    def hidden(self, runs: Sequence[Run]) -> Tensor:
         rows = [torch.zeros(0, self.width)]
         for run in runs:
             self.prefill(run.fresh, run.kv)
             for slot in range(len(run.wanted if run.wanted is not None else run.ids)):
                 rows.append(torch.zeros(1, self.width))
-                token = self.answer[slot] if slot < len(self.answer) else self.null_id
+                token = self.answer[slot] if slot < len(self.answer) else self.spec.null_id
                 rows[-1][0, 0 if token is None else token] = self.sure
         return torch.cat(rows)
 

@@ -1,5 +1,5 @@
 """Model folders with a pipe, an endless device or 8 GB of holes in the place of a file, given to all that reads one. In
-a process of its own, which ends if it waits for a pipe or reads without a bound: tests/commands/test_hostile_models.py.
+a process of its own, which ends if it waits for a pipe or reads without a bound: test_hostile_models.py of the engine.
 
     python hostile_models.py FOLDER    # prints [folder, file, obstacle, command, exit code, output] of each, as JSON
 """
@@ -30,7 +30,7 @@ def holes(path: Path) -> None:
 
 def folders(where: Path) -> Iterator[Path]:
     """Whole models that have every kind of file between them."""
-    from caesura.engine.weights import audit
+    from caesura.engine.models import audit
     from tests.support.checkpoints import dits, gemma, qwen, tiny
 
     yield tiny.make(where / "tiny")
@@ -56,10 +56,11 @@ def command(*words: str) -> tuple[int, str]:
 def load(folder: Path) -> tuple[int, str]:
     """What the engine says of a model."""
     from caesura.engine import models
+    from caesura.engine.model import ModelError
 
     try:
         models.load(str(folder), "cpu")
-    except models.ModelError as error:
+    except ModelError as error:
         return 1, f"caesura: {error}\n"
     return 0, ""
 

@@ -17,7 +17,7 @@ import msgspec
 
 from caesura import wire
 from caesura.engine import models
-from caesura.engine.models import ModelError
+from caesura.engine.model import ModelError
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import stored
 

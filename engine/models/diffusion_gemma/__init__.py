@@ -1,0 +1,1 @@
+"""DiffusionGemma: its files, and the model."""
