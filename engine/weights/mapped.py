@@ -117,8 +117,8 @@ def raw(entry: Entry) -> NDArray[np.uint8]:
     at = entry.begin % mmap.ALLOCATIONGRANULARITY
     try:
         with reading.opened(entry.path) as file:
-            place = {"access": mmap.ACCESS_COPY, "offset": entry.begin - at}
-            return np.frombuffer(mmap.mmap(file.fileno(), at + entry.nbytes, **place), np.uint8, entry.nbytes, at)
+            held = mmap.mmap(file.fileno(), at + entry.nbytes, access=mmap.ACCESS_COPY, offset=entry.begin - at)
+            return np.frombuffer(held, np.uint8, entry.nbytes, at)
     except (OSError, ValueError) as error:
         raise Damaged(str(error)) from error
 
