@@ -1,5 +1,5 @@
 """Fixtures of the engine's tests; torch is only imported where one is used. Without PyTorch the test files that need it
-are left out: those of the folders TORCH alone may."""
+are left out; only in the folders TORCH may a file need it."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from typing import Any
 from caesura.engine.model import LoadChoice, Model, ModelSpec
 from caesura.engine.models import causal, full
 from caesura.engine.models.families import Traits
+from caesura.engine.models.full import MaskedFiles
 from caesura.engine.models.llama.config import Config
 from caesura.engine.models.llama.published import ROUNDED as ROUNDED
 from caesura.engine.models.llama.published import canonical as canonical
 from caesura.engine.noise import Absorbing
-from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.stored import WeightsError
 from caesura.model_store.reading import short
 
@@ -34,23 +34,12 @@ def load(traits: Traits, folder: Path, config: dict[str, Any], choice: LoadChoic
     return full.published(traits, folder, config, choice, CONTEXT, partial(spec, size))
 
 
-def spec(
-    size: int,
-    traits: Traits,
-    config: Mapping[str, Any],
-    tokens: Mapping[str, str],
-    tokenizer: Tokenizer,
-    mask: int,
-    shape: Config,
-    device: str,
-    context: int,
-    rows: int,
-) -> ModelSpec:
-    """A model with blocks of `size` rows: context is laid out as for a model that reads left to right, and its canvas
-    is that of a masked model."""
-    read = causal.spec(config, tokenizer, shape, device, context, rows)
-    drawn = full.spec(0, traits, config, tokens, tokenizer, mask, shape, device, context, rows)
-    noise = Absorbing(mask, "blocks")
+def spec(size: int, files: MaskedFiles, shape: Config, device: str, context: int, rows: int) -> ModelSpec:
+    """The spec of a model with blocks of `size` rows: context is laid out as where a model reads left to right, and
+    its canvas as where all rows see each other."""
+    read = causal.spec(files.config, files.tokenizer, shape, device, context, rows)
+    drawn = full.spec(0, files, shape, device, context, rows)
+    noise = Absorbing(files.mask, "blocks")
     return replace(
         read,
         noise=noise,

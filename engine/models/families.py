@@ -27,7 +27,7 @@ OTHER = "is of another class than the models of its type that are supported, and
 
 @dataclass(frozen=True)
 class Traits:
-    """How a family of masked models was trained, and how its files spell it. `shift` is that of `ModelSpec`. A text
+    """How a family of masked models was trained, and how its files spell it. `shift` is as in `ModelSpec`. A text
     that `opens` starts with the tokenizer's bos token; one that `closes` ends with its eos token. If the tokenizer has
     the token `expand`, slots expand where the model predicts it and go where it predicts the eos token. `names` are the
     tensor names. `keys` map a key of the hub's Llama config to the family's own. `flags` are settings of config.json

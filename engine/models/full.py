@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from caesura.engine.model import MAX_ROWS, LoadChoice, Model, ModelSpec
 from caesura.engine.models.devices import chosen
@@ -56,20 +56,20 @@ def radius_of(choice: LoadChoice) -> int:
     return 0 if choice.exact else RADIUS if choice.radius is None else choice.radius
 
 
-def spec(
-    radius: int,
-    traits: Traits,
-    config: Mapping[str, Any],
-    tokens: Mapping[str, str],
-    tokenizer: Tokenizer,
-    mask: int,
-    shape: Config,
-    device: str,
-    context: int,
-    rows: int,
-) -> ModelSpec:
-    """From the traits of a family and a config with the keys of the hub's Llama; `tokens` are the special ones by
-    role."""
+class MaskedFiles(NamedTuple):
+    """What the files of a masked model say: its family's traits, a config with the keys of the hub's Llama, the special
+    tokens by role, and the mask token."""
+
+    traits: Traits
+    config: Mapping[str, Any]
+    tokens: Mapping[str, str]
+    tokenizer: Tokenizer
+    mask: int
+
+
+def spec(radius: int, files: MaskedFiles, shape: Config, device: str, context: int, rows: int) -> ModelSpec:
+    """The spec of a model with so much context, and so many rows of a step, on a device."""
+    traits, config, tokens, tokenizer, mask = files
     find = tokenizer.find
     first = find(tokens.get("bos_token", "")) if traits.opens else None
     last = find(tokens.get("eos_token", "")) if traits.closes else None
@@ -130,7 +130,7 @@ def trunk(
         tokenizer,
         tensors,
         choice,
-        partial(described, traits, config, tokens, tokenizer, mask),
+        partial(described, MaskedFiles(traits, config, tokens, tokenizer, mask)),
         usual=usual.get(choice.device, usual["cuda"]),
         least=LEAST,
         tokens=mask + 1,  # some tokenizers lack the mask token

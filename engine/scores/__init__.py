@@ -2,7 +2,7 @@
 (`host.py`), in torch elsewhere (`tensors.py`); methods, samplers, canvas, grammar and search ask for the few that they
 decide on. All answers of a step come to the host in one copy (`told`).
 
-A row has log-probabilities: those of its logits, or what `only`, `merged`, `bounded` and `perturbed` make of them. They
+A row has log-probabilities: its logits', or what `only`, `merged`, `bounded` and `perturbed` make of them. They
 are never written out: a row keeps the logarithm of its sum. A row's numbers do not depend on the rows next to it. Of
 equal numbers the token with the lower id comes first.
 """

@@ -246,7 +246,7 @@ class HostRanks:
 
 
 def _best(numbers: Floats, count: int, sets: Given | None, tokens: TokenList | None = None) -> tuple[Floats, Ids]:
-    """The greatest numbers of each row and their ids: those of its set, or the `tokens` of the columns."""
+    """The greatest numbers of each row and their ids, of the tokens in its set; `tokens` are the columns' ids."""
     values, ids = in_c.best(numbers, count, _bits(sets))
     if tokens is not None:
         ids = np.append(np.asarray(tokens, np.int32), np.int32(-1))[ids]

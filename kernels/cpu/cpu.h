@@ -31,6 +31,19 @@ typedef struct {
     const uint8_t *tiles; /* aligned to 64 bytes */
 } Matrix;
 
+/* The bits of the largest absolute value. As integers, since NaN makes float comparison not associative for the
+   compiler; here NaN counts as large. */
+INLINE int32_t largest_bits(const float *x, int64_t count) {
+    int32_t most = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t bits;
+        memcpy(&bits, x + i, 4);
+        bits &= 0x7fffffff;
+        most = bits > most ? bits : most;
+    }
+    return most;
+}
+
 static inline int64_t groups_of(int64_t columns) { return (columns + GROUP - 1) / GROUP; }
 
 typedef struct {

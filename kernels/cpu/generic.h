@@ -12,16 +12,9 @@
    and includes this file. The compiler fuses no products and sums by itself: it would do so in some copies of a function
    only, and a row's result would depend on how many rows are next to it. */
 
-/* The largest absolute value. As integers, since NaN makes float comparison not associative for the compiler; here
-   NaN counts as large. */
+/* The largest absolute value. NaN counts as large. */
 static float largest(const float *x, int64_t count) {
-    int32_t most = 0;
-    for (int64_t i = 0; i < count; i++) {
-        int32_t bits;
-        memcpy(&bits, x + i, 4);
-        bits &= 0x7fffffff;
-        most = bits > most ? bits : most;
-    }
+    const int32_t most = largest_bits(x, count);
     float value;
     memcpy(&value, &most, 4);
     return value;

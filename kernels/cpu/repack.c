@@ -96,8 +96,8 @@ static void floats_q5_1(const uint8_t *from, float *out) {
     for (int i = 0; i < GROUP; i++) out[i] = scale * (float)codes[i] + least;
 }
 
-/* Scale and minimum of group 0 to 7 in the 6 bits each that Q4_K and Q5_K have in 12 bytes: those of the first four are
-   6 bits of a byte; those of the last four are a nibble of the last four bytes and the 2 bits left of the others. */
+/* Scale and minimum of group 0 to 7, 6 bits each, of the 12 bytes in Q4_K and Q5_K. The first four groups take 6 bits
+   of a byte; the last four take a nibble of the last four bytes, and the 2 bits that the first four left. */
 INLINE void sixes(const uint8_t *packed, int group, int *scale, int *least) {
     const int i = group & 3;
     *scale = group < 4 ? packed[i] & 63 : (packed[8 + i] & 15) | packed[i] >> 6 << 4;
@@ -163,19 +163,7 @@ INLINE void floats_of(const Kind *kind, const uint8_t *from, int64_t left, float
     kind->floats(from, out);
 }
 
-enum { ENDLESS = 0x7f800000 }; /* the bits of infinity; those of what is no number are above */
-
-/* The bits of the largest absolute value. */
-static int32_t largest(const float *x, int64_t count) {
-    int32_t most = 0;
-    for (int64_t i = 0; i < count; i++) {
-        int32_t bits;
-        memcpy(&bits, x + i, 4);
-        bits &= 0x7fffffff;
-        most = bits > most ? bits : most;
-    }
-    return most;
-}
+enum { ENDLESS = 0x7f800000 }; /* the bits of infinity; NaN's are greater */
 
 /* Rows that are `stride` bytes apart -> out [rows, columns]. Returns whether all are numbers. */
 EXPORT int caesura_restore(int64_t number, int64_t rows, int64_t columns, const uint8_t *from, int64_t stride, float *out) {
@@ -189,7 +177,7 @@ EXPORT int caesura_restore(int64_t number, int64_t rows, int64_t columns, const 
             floats_of(kind, block, left, values);
             memcpy(out + at, values, (size_t)(left < kind->columns ? left : kind->columns) * 4);
         }
-        good &= largest(out, columns) < ENDLESS;
+        good &= largest_bits(out, columns) < ENDLESS;
     }
     return good;
 }
@@ -199,7 +187,7 @@ EXPORT int caesura_restore(int64_t number, int64_t rows, int64_t columns, const 
 /* The nearest codes of a group of floats, as engine/weights/stored.py has them. Returns whether all are numbers, and
    small enough for a scale. */
 static int group_of_floats(const float *x, uint8_t *codes, uint8_t *scales, int64_t lane) {
-    const int32_t bits = largest(x, GROUP);
+    const int32_t bits = largest_bits(x, GROUP);
     float most;
     memcpy(&most, &bits, 4);
     most /= 127;

@@ -47,7 +47,7 @@ def test_an_autoregressive_model_has_its_tokens_for_a_gap_and_for_ends(tokenizer
 
 def test_all_rows_of_a_masked_model_lie_on_its_canvas(tokenizer: Tokenizer) -> None:
     traits, rows = Traits(shift=1, opens=True, closes=True), 4096
-    made = full.spec(64, traits, {}, NAMED, tokenizer, MASK, SHAPE, "cuda", 2048, rows)
+    made = full.spec(64, full.MaskedFiles(traits, {}, NAMED, tokenizer, MASK), SHAPE, "cuda", 2048, rows)
     assert made == ModelSpec(
         Absorbing(MASK),
         "absorbing",
@@ -64,13 +64,15 @@ def test_all_rows_of_a_masked_model_lie_on_its_canvas(tokenizer: Tokenizer) -> N
         ends=frozenset({END}),
         prompt="inline",
     )
-    expanding = full.spec(64, replace(traits, expand="<expand>"), {}, NAMED, tokenizer, MASK, SHAPE, "cuda", 2048, rows)
+    expanding = full.spec(
+        64, full.MaskedFiles(replace(traits, expand="<expand>"), {}, NAMED, tokenizer, MASK), SHAPE, "cuda", 2048, rows
+    )
     assert expanding == replace(made, lengths="expand", expand_id=EXPAND, null_id=END, ends=frozenset())
 
 
 def test_a_model_of_blocks_reads_left_to_right_and_draws_block_by_block(tokenizer: Tokenizer) -> None:
     traits = Traits(shift=0, opens=True, closes=False)
-    made = blocks.spec(48, traits, {}, NAMED, tokenizer, MASK, SHAPE, "cpu", 768, MAX_ROWS)
+    made = blocks.spec(48, full.MaskedFiles(traits, {}, NAMED, tokenizer, MASK), SHAPE, "cpu", 768, MAX_ROWS)
     assert made == replace(
         LEFT_TO_RIGHT,
         noise=Absorbing(MASK, "blocks"),

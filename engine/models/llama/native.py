@@ -1,6 +1,6 @@
 """The decoder of trunk.py for a CPU, in our C library and numpy: the same rows and the same numbers.
 
-A pass has two lanes of rows: those of the context path (context and trees), then those of the canvas path. The library
+A pass has two lanes of rows: first the context path's (context and trees), then the canvas path's. The library
 shares each product among its threads, so nothing here needs one. A pass makes its logits anew, and keeps none: scores
 outlive it.
 """
@@ -196,12 +196,12 @@ class NativeLlama:
         return HostScores(judged), HostScores(logits)
 
     def _read(self, lane: CpuLane, kv: KV, ids: Sequence[int]) -> None:
-        """Add rows of context after those of `kv`, each of which sees what is before it, and all of its block."""
+        """Add rows of context at the end of `kv`. Each sees what is before it, and all of its block."""
         positions = range(kv.length, kv.length + len(ids))
         lane.add(kv, kv.length, ids, positions, self._seen(positions))
 
     def _seen(self, positions: Sequence[int]) -> Bools:
-        """Which of these rows each of them sees, bool [rows, rows]: those of its block and of earlier ones."""
+        """Which of these rows each of them sees, bool [rows, rows]: its block and earlier ones."""
         blocks = np.asarray(positions) // self.spec.block_size
         seen: Bools = blocks[:, None] >= blocks
         return seen
@@ -243,7 +243,7 @@ def _layers(config: Config, base: Tiles, adapter: Tiles | None, number: int) -> 
 
 
 def _projections(base: Tiles, adapter: Tiles | None, name: str, size: tuple[int, int]) -> tuple[Projection, Projection]:
-    """A matrix [N, K] of both paths; that of the canvas path has the adapter's low-rank update."""
+    """A matrix [N, K] of both paths; the canvas path's has the adapter's low-rank update."""
     weight, bias = base.matrix(name, size), f"{name}_bias"
     plain = Projection(weight, bias=base.floats(bias, size[:1]) if bias in base else None)
     if adapter is None or f"{name}.a" not in adapter:
@@ -256,7 +256,7 @@ def _projections(base: Tiles, adapter: Tiles | None, name: str, size: tuple[int,
 
 
 def _norms(base: Tiles, adapter: Tiles | None, name: str, size: int) -> tuple[Norm, Norm]:
-    """The norm of the context path and that of the canvas path."""
+    """The norms of the context path and of the canvas path."""
     bias = base.floats(f"{name}_bias", (size,)) if f"{name}_bias" in base else None
     own = base if adapter is None or name not in adapter else adapter
     return Norm(base.floats(name, (size,)), bias), Norm(own.floats(name, (size,)), bias)

@@ -64,8 +64,8 @@ class Packing:
 
 
 class Unread:
-    """See `Tiles`: those of a source whose values are not read, to check its names and shapes. All matrices share the
-    same zeros, which take no memory."""
+    """See `Tiles`: has names and shapes of a source, to check them, and reads no values. All matrices share the same
+    zeros, which take no memory."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._zeros = Valueless(source), aligned(0)

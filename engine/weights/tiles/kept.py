@@ -54,7 +54,7 @@ def place(folder: Path) -> Path:
 def loaded(folder: Path, sources: Callable[[], Mapping[str, Packing]], build: Callable[[Mapping[str, Tiles]], M]) -> M:
     """What `build` makes of a model folder's tiles: mapped from it or from the cache, or made now from its verified
     `sources`, which are asked for only then; or packed in memory. Files are hashed during `build`, which runs again if
-    those of the cache are damaged. Raises UnusableModel."""
+    the cache's are damaged. Raises UnusableModel."""
     where = place(folder)
     used(where)
     if any(folder.glob(f"*{TILES}")):

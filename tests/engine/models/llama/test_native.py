@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(not cpu.variants(), reason="kernels/cpu was not 
 
 
 def in_torch(folder: Path) -> BlockLlama:
-    """The decoder with torch, whose layers are those of the C library."""
+    """The decoder with torch, over the C library's layers."""
     config = json.loads((folder / "config.json").read_text())
     model = stored.in_torch(folder, config, folder.name, Config.read(config))
     assert isinstance(model, BlockLlama)
@@ -218,9 +218,8 @@ def test_a_kv_that_was_cut_and_read_on(both: tuple[Any, Any]) -> None:
     compare(both, [[kv] for kv in kvs], [lambda own: tree(own[0], 5, 3)], [])
 
 
+@pytest.mark.parametrize("both", ["tiny", "qwen3", SMALL, CODER], indirect=True)  # all with a canvas
 def test_canvases_and_trees_of_several_kvs(both: tuple[Any, Any]) -> None:
-    if both[0].spec.noise is None:
-        pytest.skip("it has no canvas")
     kvs = [list(pair) for pair in zip(read(both, 50), read(both, 7, 2), read(both, 20, 3), strict=True)]
     draw = partial(canvas, both[0])
     seen = np.ones((11, 11), np.bool_)
