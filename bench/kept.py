@@ -32,7 +32,6 @@ from caesura.server.text.workspace import Workspace
 from latency import HERE, conditions, own_engine, save, table  # isort: skip  (next to this script)
 
 FILES = ("argparse", "configparser", "csv", "shlex", "tarfile", "textwrap", "json/decoder", "http/cookies")
-NEIGHBOURS = {"json/decoder": ("json/scanner", "json/__init__"), "http/cookies": ("http/cookiejar",)}
 WINDOW = 300  # lines of a file: more would only be cut again
 WARM_KEYS = 6
 BLOCKS = 5  # one place in so many is a body
@@ -42,7 +41,6 @@ ROWS: dict[str, dict[str, Any]] = {
     "without confidence cut": {"min_confidence": 0.0},
     "without syntax gate": {"syntax_gate": False},
     "without both": {"min_confidence": 0.0, "syntax_gate": False},
-    "with neighbours": {"neighbours": True},
     "without warm canvas": {"warm": False},
     "quiet": {"mode": "quiet"},
     "eager": {"mode": "eager"},
@@ -119,9 +117,6 @@ class User:
 
     async def answer(self, case: Case) -> Proposal:
         uri = (self._root / f"{case.file}.py").as_uri()
-        for name in NEIGHBOURS.get(case.file, ()):
-            path = self._root / f"{name}.py"
-            self._workspace.open(path.as_uri(), "python", 0, path.read_text())
         typed = case.before[-WARM_KEYS:]
         self._workspace.open(uri, "python", 0, case.before.removesuffix(typed) + case.after)
         opened = self._workspace.get(uri)

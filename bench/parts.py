@@ -1,12 +1,12 @@
 """Measure what each part of a fill is worth with a base: take one out at a time and fill every case again.
 
-    python bench/parts.py [--model NAME|PATH] [--data FOLDER] [--held-out FILE] [--crosscode FOLDER]
+    python bench/parts.py [--model NAME|PATH] [--data FOLDER] [--held-out FILE]
                           [--groups GROUP,GROUP] [--parts PART,PART] [--n 60] [--seed 7] [--json]
                           [--out bench/results/parts.json]
 
-The cases are quality.py's, and with `--crosscode` those of neighbours.py, which have other files beside them. The
-scheduler runs in this process, where a patch takes the part out of the engine: no switch of the product does. What is
-inserted is what `caesura eval` would insert. Each part is compared with the whole on the same cases.
+The cases are quality.py's. The scheduler runs in this process, where a patch takes the part out of the engine: no
+switch of the product does. What is inserted is what `caesura eval` would insert. Each part is compared with the whole on the
+same cases.
 """
 
 import argparse
@@ -29,14 +29,12 @@ from caesura.engine import scheduler
 from caesura.engine.canvas import prompts, vocabulary
 from caesura.engine.methods.verify import search
 from caesura.engine.model import Model
-from caesura.server.context.neighbours import choose
 from caesura.server.infill.choose import choice
 from caesura.server.infill.insert import finish
 from caesura.server.infill.site import Site, at_cursor
 from caesura.server.options import Options
 
-import neighbours  # isort: skip  (next to this script)
-from forwards import without_lookup  # isort: skip
+from forwards import without_lookup  # isort: skip  (next to this script)
 from infilling.cases import GROUPS, Sources, read  # isort: skip
 from infilling.scores import interval, paired  # isort: skip
 from latency import HERE, Report, conditions, save, spread, table  # isort: skip
@@ -50,7 +48,6 @@ class Case:
     group: str
     asked: Site
     wanted: str
-    neighbours: tuple[wire.Neighbour, ...] = ()
 
 
 def _chosen(asked: Site, done: wire.Done) -> str:
@@ -69,7 +66,6 @@ class Part:
     change: Callable[[ExitStack], object] = lambda stack: None
     insert: Callable[[Site, wire.Done], str] = _chosen
     prompt: str | None = None
-    neighbours: bool = True
 
 
 def _patched(owner: object, name: str, value: object) -> Callable[[ExitStack], object]:
@@ -84,7 +80,6 @@ def parts(model: Model) -> dict[str, Part]:
         "no lookup": Part(without_lookup),
         "no end inside a token": Part(_patched(vocabulary.Vocabulary, "crossing", lambda *_: {})),
         "no syntax gate": Part(insert=_ungated),
-        "no neighbours": Part(neighbours=False),
     }
     found |= {f"prompt {name}": Part(prompt=name) for name in _formats(model)}
     contexts = (tokens for tokens in CONTEXTS if tokens != model.spec.max_context)
@@ -112,18 +107,6 @@ def of_group(sources: Sources, group: str, n: int, seed: int) -> list[Case]:
     return [
         Case(group, at_cursor(case.prefix + case.suffix, len(case.prefix), case.lang, case.kind), case.middle)
         for case in read(sources, group, n, seed)
-    ]
-
-
-def beside_others(folder: Path, language: str, n: int) -> list[Case]:
-    return [
-        Case(
-            case.group,
-            at_cursor(case.target.prefix + case.target.suffix, len(case.target.prefix), language, "line"),
-            case.wanted,
-            choose(case.target, case.snapshots),
-        )
-        for case in neighbours.crosscode(folder, language, n)
     ]
 
 
@@ -164,7 +147,6 @@ def job(name: str, case: Case, part: Part) -> wire.Infill:
         prefix=around.prefix,
         suffix=around.suffix,
         language=around.language,
-        neighbours=case.neighbours if part.neighbours else (),
         segments=case.asked.segments,
         candidates=Options().candidates,
         prompt=part.prompt,
@@ -207,13 +189,9 @@ def measure(options: argparse.Namespace, cases: Sequence[Case]) -> Report:
     for name, part in ways.items():
         if whole and options.parts and name not in options.parts:
             continue
-        used = [number for number, case in enumerate(cases) if part.neighbours or case.neighbours]
-        if not used:
-            continue
-        some = [cases[number] for number in used]
-        found = fill_all(model, some, part)
+        found = fill_all(model, cases, part)
         whole = whole or found
-        report["parts"][name] = summary(some, found, [whole[number] for number in used])
+        report["parts"][name] = summary(cases, found, whole)
         save(report, options.out)
         print(f"{name}: {report['parts'][name]['exact']:.1%} exact", file=sys.stderr, flush=True)
     return report
@@ -247,7 +225,6 @@ def main() -> None:
     add("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     add("--data", type=Path, metavar="FOLDER", help="HumanEval-Infilling's files")
     add("--held-out", type=Path, metavar="FILE", help="what training/heldout.py made")
-    add("--crosscode", type=Path, metavar="FOLDER", help="holds LANGUAGE.inputs.jsonl")
     add("--groups", type=lambda text: text.split(","), metavar="GROUP,GROUP", help=",".join(GROUPS))
     add("--parts", type=lambda text: text.split(","), metavar="PART,PART", help="with the whole; all without it")
     add("--n", type=int, default=60, help="cases of a group")
@@ -261,10 +238,8 @@ def main() -> None:
     if unusable := [group for group in named if group not in GROUPS or not sources.of(group)]:
         parser.error(f"no cases of {', '.join(unusable)}; give --data or --held-out")
     cases = [case for group in named for case in of_group(sources, group, options.n, options.seed)]
-    if options.crosscode:
-        cases += [case for name in neighbours.LANGUAGES for case in beside_others(options.crosscode, name, options.n)]
     if not cases:
-        parser.error("no cases; give --data, --held-out or --crosscode")
+        parser.error("no cases; give --data or --held-out")
     torch.set_num_threads(1)
     report = measure(options, cases)
     print(json.dumps(report) if options.json else picture(report))

@@ -40,9 +40,6 @@ Seconds = Annotated[float, Meta(ge=0, le=2**32)]
 Mebibytes = Annotated[float, Meta(ge=0, le=2**32)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Offset = Annotated[int, Meta(ge=0, le=16_384)]
-ServerSetting = Literal[
-    "neighbours", "structured", "speculate", "warm", "inComments", "inStrings"
-]  # settings of that name
 StopReason = Literal["complete", "deadline", "steps", "unlikely"]
 FailureCode = Literal["superseded", "cancelled", "expired", "invalid", "engine_lost", "unavailable"]
 Stages = Annotated[dict[Annotated[str, Meta(max_length=16, pattern=PRINTABLE)], Milliseconds], Meta(max_length=16)]
@@ -117,7 +114,7 @@ class Missing(_Struct, frozen=True, kw_only=True):
 
 
 class Neighbour(_Struct, frozen=True):
-    """Related text of another file. The model sees `name` as the line above it: a comment in the language of `text`
+    """Related text from elsewhere. The model sees `name` as the line above it: a comment in the language of `text`
     with its path in the workspace."""
 
     name: ShortText
@@ -164,10 +161,10 @@ class Tokens(_Struct, frozen=True):
 
 class Policy(_Struct, frozen=True):
     """An administrator's rules for the clients of a team's engine: gitignore patterns of files whose text is `never`
-    sent, and settings of the language server that are `off`."""
+    sent, and settings of the language server that are `off`; a client ignores names that it does not know."""
 
     never: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=256)] = ()
-    off: Annotated[tuple[ServerSetting, ...], Meta(max_length=16)] = ()
+    off: Annotated[tuple[Annotated[str, Meta(max_length=64, pattern=PRINTABLE)], ...], Meta(max_length=16)] = ()
 
     def __str__(self) -> str:
         rules = {"never sent": self.never, "off": self.off}

@@ -16,6 +16,7 @@ Word = Annotated[str, Meta(min_length=1, max_length=256)]
 Amount = Annotated[int, Meta(ge=1, le=2**31)]
 Share = Annotated[float, Meta(ge=0, le=1024)]
 ENCRYPTED = "https://"
+MAY_BE_OFF = ("structured", "speculate", "warm", "inComments", "inStrings")  # settings of the language server
 
 
 class BadConfig(Exception):
@@ -115,6 +116,8 @@ def policy(path: Path, team: Team) -> wire.Policy:
     for pattern in found.never:
         if problem := _problem(pattern):
             raise BadConfig(f"{named}: the pattern {pattern!r} {problem}.")
+    if unknown := [name for name in found.off if name not in MAY_BE_OFF]:
+        raise BadConfig(f"{named}: `off` cannot name {unknown[0]!r}; it may name {', '.join(MAY_BE_OFF)}.")
     return found
 
 

@@ -22,21 +22,13 @@ from caesura.server.names import CPP, GO, JAVA, JAVASCRIPT, PYTHON, RUST, TSX, T
 from caesura.server.words import CMAKE, ELIXIR, HTML, JULIA, LUA, RUBY, SHELL, SQL, XML, Tags, Words
 
 _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
-_DEFINITIONS = (  # the keywords of many languages, and methods that begin with modifiers
-    r"^[ \t]*(?:[\w@]+[ \t]+){0,6}"
-    r"(?:class|interface|enum|record|struct|trait|object|protocol|fun|func|function|def|module)[ \t]+(\w+)"
-    r"|^[ \t]+(?:public|private|protected|internal|static|final|abstract|override|async|virtual)[ \t]+"
-    r"[\w<>\[\], ?.\t]{0,100}?[ \t](\w+)[ \t]*\("
-)
 
 
 @dataclass(frozen=True)
 class Import:
-    """An import of a document: the paths to try, with no ending if the language omits it, and the document's names for
-    the import."""
+    """An import of a document: the paths to try, with no ending if the language omits it."""
 
     paths: tuple[str, ...]
-    aliases: tuple[str, ...] = ()
     relative: bool = False  # to the document, not to a folder
 
 
@@ -62,9 +54,8 @@ class Language:
 
     `dollars`: "${1:x}" is code, not a placeholder. `prose`: most of the text is natural language.
 
-    `definitions` is a multi-line pattern; the last group that matched is the defined name. It finds only variables that
-    other files may use. Languages of the same `kin` use each other's definitions. `imports` maps a text and its file's
-    name to its imports from the workspace; `endings` are tried after an imported path.
+    Languages of the same `kin` are laid out alike. `imports` maps a text and its file's name to its imports from the
+    workspace; `endings` are tried after an imported path.
 
     `edits` names the format of the language's structured edits; `lines`: each line is a document. `names` says how the
     language binds names. `wheel` is (module, function) of a grammar wheel; `bundled` is the grammar's name in
@@ -95,7 +86,6 @@ class Language:
     heredoc: str = ""
     dollars: bool = False
     prose: bool = False
-    definitions: str = _DEFINITIONS
     kin: str = ""
     imports: Callable[[str, str], Iterator[Import]] = _none
     endings: tuple[str, ...] = ("",)
@@ -123,44 +113,42 @@ _PYTHON_IMPORT = re.compile(
 
 def _python_imports(text: str, name: str) -> Iterator[Import]:
     for dots, module, names, modules in _PYTHON_IMPORT.findall(text):
-        for module_name, alias in _renamed(modules):
-            yield Import((module_name.replace(".", "/"),), (alias,))
+        for module_name in _imported(modules):
+            yield Import((module_name.replace(".", "/"),))
         if not names:
             continue
         base = "../" * (len(dots) - 1) + module.replace(".", "/")
-        for member, alias in _renamed(names.strip("()")):  # it may be a module of the package
-            yield Import((f"{base}/{member}" if base else member,), (alias,), relative=bool(dots))
+        for member in _imported(names.strip("()")):  # it may be a module of the package
+            yield Import((f"{base}/{member}" if base else member,), relative=bool(dots))
         if module:
             yield Import((base,), relative=bool(dots))
 
 
-def _renamed(names: str) -> Iterator[tuple[str, str]]:
-    """`a.b as c, d` is (a.b, c) and (d, d)."""
+def _imported(names: str) -> Iterator[str]:
+    """`a.b as c, d` is a.b and d."""
     for part in names.split(","):
         words = part.split("#")[0].split()
         if words and re.fullmatch(r"[\w.]+", words[0]):
-            yield words[0], words[2] if len(words) == 3 and words[1] == "as" else words[0].rpartition(".")[2]
+            yield words[0]
 
 
 _ECMA_IMPORT = re.compile(
-    r"(?:^|[;\s])(?:import|export)\b([^'\"`;()=]{0,1000}?)(?:\bfrom\b)?\s*['\"]([^'\"\n]{1,300})['\"]"
-    r"|\b(?:const|let|var)[ \t]+([\w$]+)[ \t]*=[ \t]*require\([ \t]*['\"]([^'\"\n]{1,300})['\"]"
+    r"(?:^|[;\s])(?:import|export)\b[^'\"`;()=]{0,1000}?(?:\bfrom\b)?\s*['\"]([^'\"\n]{1,300})['\"]"
+    r"|\b(?:const|let|var)[ \t]+[\w$]+[ \t]*=[ \t]*require\([ \t]*['\"]([^'\"\n]{1,300})['\"]"
 )
 
 
 def _ecma_imports(text: str, name: str) -> Iterator[Import]:
-    for names, path, variable, required in _ECMA_IMPORT.findall(text):
+    for path, required in _ECMA_IMPORT.findall(text):
         path = path or required
         stem = re.sub(r"\.[cm]?jsx?$", "", path)  # `./a.js` may be `./a.ts` before it is compiled
         paths = (path, stem) if stem != path else (path,)
-        whole = re.search(r"\*[ \t]*as[ \t]+([\w$]+)|^[ \t]*([\w$]+)[ \t]*(?:,|$)", names.strip())
-        aliases = tuple(filter(None, (*(whole.groups() if whole else ()), variable)))
         if path.startswith("."):
-            yield Import(paths, aliases, relative=True)
+            yield Import(paths, relative=True)
         elif path.startswith(("@/", "~/")):  # bundlers' usual alias of a project's sources
-            yield Import(tuple(each[2:] for each in paths), aliases)
+            yield Import(tuple(each[2:] for each in paths))
         elif "/" in path and not path.startswith("@"):
-            yield Import(paths, aliases)
+            yield Import(paths)
 
 
 _C_INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include|import)[ \t]*\"([^\"\n]{1,300})\"", re.MULTILINE)
@@ -186,7 +174,7 @@ def _rust_imports(text: str, name: str) -> Iterator[Import]:
     inner = "" if stem in ("mod", "lib", "main") else f"{stem}/"
     for module, path in _RUST_USE.findall(text):
         if module:
-            yield Import((f"{inner}{module}",), (module,), relative=True)
+            yield Import((f"{inner}{module}",), relative=True)
             continue
         root, *parts = path.split("::")
         paths = tuple("/".join(parts[:size]) for size in range(len(parts), 0, -1))
@@ -195,7 +183,7 @@ def _rust_imports(text: str, name: str) -> Iterator[Import]:
             paths = tuple(up + each for each in paths)
         elif root == "self":
             paths = tuple(inner + each for each in paths)
-        yield Import(paths, (parts[-1],), relative=root != "crate")
+        yield Import(paths, relative=root != "crate")
 
 
 # The rows
@@ -219,11 +207,6 @@ _ecma = partial(
     block_comment=_C_COMMENT,
     quotes="\"'`",
     spanning="`",
-    definitions=r"^[ \t]*(?:export[ \t]+)?(?:default[ \t]+)?(?:declare[ \t]+)?(?:abstract[ \t]+)?(?:async[ \t]+)?"
-    r"(?:function\*?|class|interface|type|enum|namespace)[ \t]+(\w+)"
-    r"|^export[ \t]+(?:const|let|var)[ \t]+(\w+)"
-    r"|^[ \t]+(?:(?:public|private|protected|static|async|get|set|override)[ \t]+)*(\w+)[ \t]*\([^;\n]*\{[ \t]*$",
-    kin="ecma",
     imports=_ecma_imports,
     endings=("", ".ts", ".tsx", ".d.ts", ".js", ".jsx", ".mjs", "/index.ts", "/index.tsx", "/index.js", ".mts", ".cts"),
 )
@@ -232,8 +215,6 @@ _c = partial(
     directives=True,
     prefixes="LuUR",
     raw=((r"(?<=R)\"(\w*)\(", r".*?(?P<end>\)\1\")"),),
-    definitions=r"^#[ \t]*define[ \t]+(\w+)|^[ \t]*(?:typedef[ \t]+)?(?:struct|enum|union|class|namespace)[ \t]+(\w+)"
-    r"|^[A-Za-z_][\w:*&<>, \t]{0,100}?[ *&](\w+)[ \t]*\(",
     kin="c",
     imports=_c_imports,
 )
@@ -243,8 +224,6 @@ _json = partial(Language, wheel=_wheel("json"), bundled="json", openers=("{", "[
 _TABLE = (
     Language("python", _wheel("python"), "python", "#", (":",), _PYTHON_HEADERS, offside=True,
              long_quotes=('"""', "'''"), prefixes="rbfuRBFU", formats="fF", interpolations=(),
-             definitions=r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)"
-             r"|^([A-Z]\w+)(?:[ \t]*:[^=\n]{1,80})?[ \t]*=(?!=)",
              imports=_python_imports, endings=(".py", "/__init__.py", ".pyi"), names=PYTHON,
              extensions=(".py", ".pyi")),
     _ecma("javascript", _wheel("javascript"), "javascript", names=JAVASCRIPT,
@@ -260,13 +239,10 @@ _TABLE = (
     _json("jsonl", lines=True, extensions=(".jsonl", ".ndjson"), aliases=("ndjson",)),
     Language("markdown", _wheel("markdown"), "markdown", block_comment=_MARKUP_COMMENT, quotes="", prose=True,
              edits="markdown", extensions=(".md", ".markdown")),
-    _braced("go", _wheel("go"), "go", apart="if (a) {}", step="\t", quotes="\"'`", spanning="`",
-            definitions=r"^func[ \t]+(?:\([^)\n]*\)[ \t]*)?(\w+)|^(?:type|var|const)[ \t]+(\w+)", names=GO,
+    _braced("go", _wheel("go"), "go", apart="if (a) {}", step="\t", quotes="\"'`", spanning="`", names=GO,
             extensions=(".go",)),
     Language("rust", _wheel("rust"), "rust", "//", ("{",), apart="if (a) {}", block_comment=_C_COMMENT,
              quotes='"', spanning='"', prefixes="br", raw=((r"(?<=r)(#+)\"", r".*?(?P<end>\"\1)"),),
-             definitions=r"^[ \t]*(?:pub(?:\([^)\n]*\))?[ \t]+)?(?:(?:async|const|unsafe)[ \t]+)*"
-             r"(?:fn|struct|enum|union|trait|type|mod|static|const|macro_rules!)[ \t]+(\w+)",
              imports=_rust_imports, endings=(".rs", "/mod.rs"), names=RUST, extensions=(".rs",)),
     _c("c", _wheel("c"), "c", names=C, extensions=(".c", ".h")),
     _c("cpp", _wheel("cpp"), "cpp", names=CPP, extensions=(".cc", ".cpp", ".cxx", ".hpp", ".hh"),
@@ -378,12 +354,6 @@ def language(name: str, path: str = "") -> Language:
 
 def _by_path(path: PurePosixPath) -> Language:
     return _FILES.get(path.name) or _EXTENSIONS.get(path.suffix, UNKNOWN)
-
-
-def kin(name: str) -> str:
-    """A key that languages share if they use each other's definitions."""
-    row = language(name)
-    return row.kin or row.id
 
 
 @cache

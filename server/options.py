@@ -152,13 +152,6 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
         ),
     ] = ()
     syntax_gate: Annotated[bool, _about("hide suggestions that add syntax errors")] = True
-    neighbours: Annotated[
-        bool,
-        _about(
-            "show the model related parts of other files of the workspace; off by default, since it did not improve"
-            " `small` measurably"
-        ),
-    ] = False
     popup: Annotated[
         Literal["auto", "on", "off"],
         _about(

@@ -80,7 +80,6 @@ class Session:
         elif opened is None or edits is None:
             self.panes.replaced(uri)
         elif edits:
-            self.project.edited(opened, edits)
             self.panes.edited(opened, edits)
 
     def lose(self, uri: str) -> None:

@@ -19,7 +19,7 @@ from caesura.commands import CommandFailed
 from caesura.fim_formats import FORMATS
 from caesura.ipc import pairing
 
-SENT = "the text around the cursor with its secrets covered, and neighbours where that setting is on"
+SENT = "text of the file that you edit, with its secrets covered, and import lines of other files"
 
 
 def show(options: argparse.Namespace) -> None:

@@ -67,6 +67,15 @@ class Context:
         return self.missing if sum(isinstance(part, wire.Hole) for part in segments) == 1 else None
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """Another file of a trusted folder. `name` is its path within the folder and identifies it."""
+
+    name: str
+    language: str
+    text: str
+
+
 def context(
     text: str,
     start: int,

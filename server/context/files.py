@@ -1,6 +1,5 @@
-"""Which files are hidden, and the text of the files that a document imports, its neighbours: read off the event loop,
-only inside the workspace's folders, no ignored file and no link out of a folder, and bounded in count, size and time.
-"""
+"""Which files are hidden, and the text of the files that a document imports: read off the event loop, only inside the
+workspace's folders, no ignored file and no link out of a folder, and bounded in count, size and time."""
 
 import asyncio
 import os
@@ -10,7 +9,6 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from sys import getsizeof
@@ -19,9 +17,8 @@ from urllib.parse import unquote
 from caesura import paths
 from caesura.ipc.consent import Agreement
 from caesura.recent import Recent
+from caesura.server.context.context import Snapshot
 from caesura.server.context.globs import Globs, TooMany
-from caesura.server.context.neighbours import Snapshot
-from caesura.server.context.outline import index
 from caesura.server.context.secrets import RULES, Ignore
 from caesura.server.languages import UNKNOWN, Import, language
 from caesura.server.text.workspace import path_of
@@ -33,6 +30,7 @@ MAX_RULES = 65_536  # most bytes of a folder's `.caesuraignore`
 TIME_S = 0.25  # for the files of one document; the ones read by then are the answer
 CACHED = 4 << 20  # bytes of files kept as text
 IMPORTS = 40_000  # code points at the start of a document that are searched for imports
+
 
 FileStamp = tuple[int, int, int]  # a file's inode, modification time in ns, and size in bytes
 
@@ -117,7 +115,7 @@ class Files:
         return any(_rules(folder) != rules for folder, rules in self._read_rules.items())
 
     def hides(self, uri: str) -> bool:
-        """True if a document gets no suggestions and is no neighbour. Reads no file."""
+        """True if a document gets no suggestions and nothing is read of it. Reads no file."""
         return self.rule(uri) is not None
 
     def rule(self, uri: str) -> str | None:
@@ -147,12 +145,8 @@ class Files:
             if len(found) == MOST or time.monotonic() > end:
                 break
             path = self._path(wanted, document, language_id)
-            if path is not None and (snapshot := self._snapshot(path, wanted.aliases)):
-                known = found.get(path)
-                found[path] = replace(known, aliases=known.aliases + wanted.aliases) if known else snapshot
-        for snapshot in found.values():
-            if time.monotonic() < end:
-                index(snapshot.text, snapshot.language)  # cached for the event loop
+            if path is not None and path not in found and (snapshot := self._snapshot(path)):
+                found[path] = snapshot
         return found.values()
 
     def _path(self, wanted: Import, document: Path, language_id: str) -> Path | None:
@@ -164,7 +158,7 @@ class Files:
         paths = (Path(f"{path}{ending}") for path in tries for ending in endings)
         return next((path for path in paths if path != document and _is_file(path)), None)
 
-    def _snapshot(self, path: Path, aliases: tuple[str, ...]) -> Snapshot | None:
+    def _snapshot(self, path: Path) -> Snapshot | None:
         folder = self._folder(path)
         row = language("", path.name)
         if folder is None or row is UNKNOWN or self._rule(path):
@@ -172,7 +166,7 @@ class Files:
         text = self._read(path)
         if text is None:
             return None
-        return Snapshot(path.relative_to(folder).as_posix(), row.id, text, imported=True, aliases=aliases)
+        return Snapshot(path.relative_to(folder).as_posix(), row.id, text)
 
     def _read(self, path: Path) -> str | None:
         """The text of a file that lies, with links resolved, in one of the folders; None for any other, or if it is no

@@ -1,6 +1,7 @@
-"""The project around a document: its notebook's other cells, related files of the workspace, and hidden documents.
+"""The project around a document: its notebook's other cells, the files that it imports, its schema, and hidden
+documents.
 
-This module adds files and the clock to the pure parts in notebooks.py, neighbours.py and secrets.py.
+This module adds files and the clock to the pure parts in notebooks.py and secrets.py.
 """
 
 import asyncio
@@ -9,24 +10,21 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from sys import getsizeof
 
-from caesura import wire
 from caesura.ipc.consent import Agreement
 from caesura.recent import Recent
 from caesura.schema.dialects import SchemaError
 from caesura.schema.document import Schema
-from caesura.server.context.context import Budget, Context, window_after, window_before
+from caesura.server.context.context import Budget, Context, Snapshot, window_after, window_before
 from caesura.server.context.files import Files
-from caesura.server.context.neighbours import History, Snapshot, Target, choose
-from caesura.server.context.outline import index
 from caesura.server.context.schema_files import SchemaFiles
 from caesura.server.languages import JSON, UNKNOWN
 from caesura.server.options import Settings
-from caesura.server.text.document import Document, Edit
+from caesura.server.text.document import Document
 from caesura.server.text.workspace import OpenDocument, Workspace
 
-MOST_OPEN = 24  # open documents that may be neighbours, the last opened first
+MOST_OPEN = 24  # open documents whose names and imports are known, the last opened first
 IMPORTED = 20 << 20  # bytes of cached files that open documents import; dropped ones are read again
-LOOK_S = 5.0  # time between two checks of `.caesuraignore`, or of a document's schema, for changes
+LOOK_S = 5.0  # time between two checks of `.caesuraignore`, or of a document's schema or imports, for changes
 
 
 def _nothing() -> None:
@@ -39,16 +37,17 @@ def _bytes(uri: str, imported: Sequence[Snapshot]) -> int:
 
 @dataclass
 class _Known:
-    """The state of an open document: its schema, if one was found, the time to look for it again, and the task that
-    reads its imports."""
+    """The state of an open document: its schema, if one was found, the times to look for it and to read the imports
+    again, and the task that reads them."""
 
     schema: Schema | None = None
     due_s: float = 0.0
+    imports_due_s: float = 0.0
     reading: asyncio.Task[None] | None = None
 
 
 class Project:
-    """The neighbours, schemas and hidden documents of `workspace`. Other files are read only in a trusted workspace.
+    """The other files, schemas and hidden documents of `workspace`. Other files are read only in a trusted workspace.
     `agreement`: the engine is on another machine, and the documents that it covers may be sent there. `on_problems` is
     called after the ignore rules were read again."""
 
@@ -60,12 +59,9 @@ class Project:
         self.schema_files = SchemaFiles()
         self._known: dict[str, _Known] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._history = History()
         self._imported = Recent[str, tuple[Snapshot, ...]](IMPORTED, _bytes)
-        self._edited = ""  # URI of the last edited document
         self._look_s = 0.0  # time to check the ignore rules again
         self.on_problems: Callable[[], None] = _nothing
-        self.generation = 0  # counts up when chosen neighbours may be out of date
         self.changed()
 
     def __repr__(self) -> str:
@@ -85,34 +81,22 @@ class Project:
         self.schema_files = SchemaFiles(folders, options.schemas, trusted=trusted, withholds=self._files.withholds)
         self._imported.clear()
         self._known.clear()  # drops what is read by the old rules
-        self.generation += 1
         for opened in self._workspace.all():
             self.opened(opened)
 
     def opened(self, opened: OpenDocument) -> None:
         """Read a document's imports and schema in the background, before the user types in it."""
-        self.generation += 1
         self._refresh(opened)
         self.schema(opened)
-
-    def edited(self, opened: OpenDocument, edits: Sequence[Edit]) -> None:
-        self.generation += self._edited != opened.document.uri
-        self._edited = opened.document.uri
-        if name := self._workspace.label(opened.document.uri):
-            for edit in edits:
-                self._history.edited(name, edit, time.monotonic())
 
     def closed(self, uri: str) -> None:
         self._imported.drop(uri)
         self._known.pop(uri, None)
-        self.generation += 1
-        if name := self._workspace.label(uri):
-            self._history.forget(name)
 
     # Queries
 
     def hidden(self, opened: OpenDocument) -> bool:
-        """True if a document gets no proposals and is no neighbour."""
+        """True if a document gets no proposals and nothing of it is read."""
         return self.hidden_by(opened) is not None
 
     def hidden_by(self, opened: OpenDocument) -> str | None:
@@ -133,36 +117,22 @@ class Project:
         prefix = window_before(above + around.prefix, budget.before)
         return replace(around, prefix=prefix, suffix=window_after(around.suffix + below, budget.after))
 
-    def neighbours(
-        self, opened: OpenDocument, around: Context, kept: tuple[wire.Neighbour, ...]
-    ) -> tuple[wire.Neighbour, ...]:
-        """Related parts of other files; `kept` are the neighbours of the place before."""
-        name, snapshots = self.others(opened)
-        if not name:
-            return ()
-        self._refresh(opened)  # changed imports are ready for the next place
-        target = Target(name, around.language, around.prefix, around.suffix)
-        return choose(target, snapshots, self._history.recent(time.monotonic()), kept=kept)
-
     def others(self, opened: OpenDocument) -> tuple[str, list[Snapshot]]:
         """The path of a document within its folder, and the files that are open or that it imports, the last opened
-        first; both empty where no other file may be read."""
+        first; both empty where no other file may be read. Reads the imports again in the background after `LOOK_S`."""
         uri = opened.document.uri
         name = self._workspace.label(uri)
         if name is None or not self._wanted:
             return "", []
+        self._refresh(opened)
         latest = reversed(self._workspace.all()[-MOST_OPEN:])
         found = [snapshot for other in latest if (snapshot := self._snapshot(other, uri))]
         return name, [*found, *(self._imported.get(uri) or ())]
 
-    def surround(
-        self, document: Document, around: Context, budget: Budget
-    ) -> tuple[Context, tuple[wire.Neighbour, ...]]:
-        """The context of a place that the user asks to fill, with its neighbours."""
+    def surround(self, document: Document, around: Context, budget: Budget) -> Context:
+        """The context of a place that the user asks to fill, as `frame` extends it."""
         opened = self._workspace.get(document.uri)
-        if opened is None:
-            return around, ()
-        return self.frame(opened, around, budget), self.neighbours(opened, around, ())
+        return around if opened is None else self.frame(opened, around, budget)
 
     def schema(self, opened: OpenDocument) -> Schema | None:
         """The schema of a document as last found. Looks for it again in the background after `LOOK_S`."""
@@ -181,10 +151,11 @@ class Project:
             known.schema = None  # a structured edit reports the error
 
     def _refresh(self, opened: OpenDocument) -> None:
-        """Read a document's imports again, unless a read is in progress."""
-        known = self._known.setdefault(opened.document.uri, _Known())
+        """Read a document's imports, unless a read is in progress or not long ago."""
+        known, now = self._known.setdefault(opened.document.uri, _Known()), time.monotonic()
         busy = known.reading is not None and not known.reading.done()
-        if self._wanted and not busy and not self._files.hides(opened.document.uri):
+        if self._wanted and not busy and now > known.imports_due_s and not self._files.hides(opened.document.uri):
+            known.imports_due_s = now + LOOK_S
             known.reading = self._soon(self._read(opened.document, known))
 
     def _soon(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -196,14 +167,12 @@ class Project:
     @property
     def _wanted(self) -> bool:
         options = self._settings.options
-        return options.enable and options.neighbours and options.trusted
+        return options.enable and options.trusted
 
     async def _read(self, document: Document, known: _Known) -> None:
-        await asyncio.to_thread(index, document.text, document.language)  # cached: it may be a neighbour later
         found = await self._files.imported(document.uri, document.text, document.language)
         if self._known.get(document.uri) is known and found != self._imported.get(document.uri):
             self._imported.put(document.uri, found)
-            self.generation += 1
 
     def _document(self, uri: str) -> Document | None:
         opened = self._workspace.get(uri)

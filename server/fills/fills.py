@@ -10,6 +10,7 @@ from itertools import pairwise
 from caesura import wire
 from caesura.client.backend import Infiller, job_id
 from caesura.schema.document import Schema
+from caesura.server.context.recall import recall
 from caesura.server.fills.batch import Batch, next_batch
 from caesura.server.fills.history import FillHistory, LastFills, Turn
 from caesura.server.fills.placeholders import is_snippets, placeholders
@@ -186,12 +187,14 @@ class Fills:
     def _job(self, document: Document, history: FillHistory, batch: Batch) -> wire.Infill:
         """The job of a batch, which reads no member that an earlier one invented. The first job of a repair starts from
         the broken text."""
-        around, neighbours = self._surround(document, batch.around, budget(self._settings.options))
+        around = self._surround(document, batch.around, budget(self._settings.options))
         warm = history.task.repairs and history.seed == 0
         replaced = ((history.task.replaced(index), site.context) for index, site in batch.sites.items())
         draft = tuple(masked_draft(text, around) for text, around in replaced) if warm else None
         ask = Ask(kind="fill", document=history.id, candidates=CANDIDATES, deadline_ms=DEADLINE_MS, seed=history.seed)
-        first = replace(next(iter(batch.sites.values())), context=around, neighbours=neighbours)
+        first, *_, last = [*batch.sites.values(), *batch.sites.values()]
+        passage = recall(batch.text, first.start, last.end, around.language)
+        first = replace(first, context=around, neighbours=(passage.neighbour,) if passage else ())
         return first.job(ask, draft, batch.segments(history.invented))
 
 

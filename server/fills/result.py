@@ -40,12 +40,12 @@ class FillResult:
 
 
 Events = AsyncGenerator[Progress | FillResult, None]
-Surround = Callable[[Document, Context, Budget], tuple[Context, tuple[wire.Neighbour, ...]]]
+Surround = Callable[[Document, Context, Budget], Context]
 
 
-def alone(document: Document, around: Context, budget: Budget) -> tuple[Context, tuple[wire.Neighbour, ...]]:
-    """The context as it is, without neighbours: a `Surround` that adds nothing."""
-    return around, ()
+def alone(document: Document, around: Context, budget: Budget) -> Context:
+    """The context as it is: a `Surround` that adds nothing."""
+    return around
 
 
 async def or_else(events: Events, sentence: str, note: str = "") -> Events:

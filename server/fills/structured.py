@@ -169,7 +169,7 @@ class StructuredEdits:
     def _job(self, document: Document, text: str, offer: Offer, seed: int, deadline_ms: float) -> wire.Infill:
         options, (start, end) = self._settings.options, (offer.start, offer.end)
         found = site(text, start, end, document.language, tree=None, options=options, kind="span")
-        around, neighbours = self._surround(document, found.context, budget(options))
+        around = self._surround(document, found.context, budget(options))
         ask = Ask(
             kind="edit",
             candidates=CANDIDATES,
@@ -177,7 +177,7 @@ class StructuredEdits:
             seed=seed,
             min_probability=self._min_probability_in(document),
         )
-        return replace(found, context=around, neighbours=neighbours, offer=offer).job(ask)
+        return replace(found, context=around, offer=offer).job(ask)
 
     def _min_probability_in(self, document: Document) -> float:
         if self._min_probability is not None:

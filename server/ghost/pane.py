@@ -17,6 +17,7 @@ from caesura import wire
 from caesura.client.backend import Backend, EngineBusy, EngineError, EngineUnavailable, job_id
 from caesura.server.context.context import Context, line_after, line_before, opens_block
 from caesura.server.context.project import Project
+from caesura.server.context.recall import Passage, recall
 from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.canvases import Canvases
 from caesura.server.ghost.feedback import TAKEN, Feedback, Suggestion
@@ -34,8 +35,6 @@ from caesura.server.records.trace import AnswerKind
 from caesura.server.text.document import Edit
 from caesura.server.text.lexer import indent_of
 from caesura.server.text.workspace import OpenDocument
-
-NEARBY = 30  # lines; within them the chosen neighbours stay, and so does the engine's KV of them
 
 
 @dataclass(frozen=True)
@@ -97,9 +96,7 @@ class Pane:
         self._key = job_id()  # names the document to the engine without its path
         self._at = 0  # the offset at the newest edit or request
         self._start: Start | None = None  # the newest request for a canvas; None while the cursor's position is unknown
-        self._neighbours: tuple[wire.Neighbour, ...] = ()
-        self._line = 0  # of the document, for which they were chosen
-        self._generation = -1  # of the project, when they were chosen
+        self._passage: Passage | None = None  # of the newest canvas
         self._place: tuple[tuple[object, ...], Site] | None = None  # the last of `place`, after its key
         self._readings = 0  # `reader.count` when the engine last had this document's context
 
@@ -247,14 +244,11 @@ class Pane:
         asked: bool = False,
         speculative: bool = False,
     ) -> WarmCanvas:
-        """A canvas in place of `typed`; also chooses the neighbours for it."""
+        """A canvas in place of `typed`, with the passage that the model sees besides."""
         began, end = perf_counter(), typed.origin + len(typed.text)
         site, refusal = self._services.sites.site(self.opened, typed.origin, end, fixed_start, invoked=asked)
-        line, generation = self.opened.document.position(end)[0], self._services.project.generation
-        if self._generation != generation or abs(line - self._line) > NEARBY:
-            self._line, self._generation = line, generation
-            self._neighbours = self._services.project.neighbours(self.opened, site.context, self._neighbours)
-        site = replace(site, neighbours=self._neighbours)
+        self._passage = recall(site.text, site.start, site.end, site.context.language, self._passage)
+        site = replace(site, neighbours=(self._passage.neighbour,) if self._passage else ())
         canvas = WarmCanvas(
             typed, site, fixed_start=fixed_start, threshold=threshold, asked=asked, speculative=speculative
         )

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 from caesura.server.context.context import Context, after_closing, line_before
 from caesura.server.context.project import Project
@@ -77,8 +78,8 @@ class Sites:
         if opened.language.names:
             if place.tree is None or place.start < place.end:  # the tree has the closing brackets, or not the text
                 return None
-            others = self._project.others(opened)
-            return imports.completion(place.text, place.start, opened.language, place.tree, *others)
+            others = partial(self._project.others, opened)
+            return imports.completion(place.text, place.start, opened.language, place.tree, others)
         if not self._structured(opened):
             return None
         text, schema = place.text[: place.start] + place.text[place.end :], self._project.schema(opened)

@@ -28,7 +28,7 @@ DEFAULTS = Options()
 @dataclass(frozen=True)
 class Site:
     """The span `start:end` (code points) of `text`, which a `hole` replaces, or the segments of an `offer`, which has
-    the grammar of the fill. `neighbours` are related parts of other files, masked. `finished`: nobody types on at the
+    the grammar of the fill. `neighbours` are related text from elsewhere, masked. `finished`: nobody types on at the
     end of the fill. `is_checked`: the setting 'syntaxGate'. `harmless` as in SyntaxGate."""
 
     text: str

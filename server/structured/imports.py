@@ -4,14 +4,14 @@ A line is offered only if its path is known: from the standard library, or from 
 or imported. The model chooses among the lines."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 
 import tree_sitter
 
 from caesura import wire
-from caesura.server.context.neighbours import Snapshot
+from caesura.server.context.context import Snapshot
 from caesura.server.context.scopes import READS, Code, Extent
 from caesura.server.languages import Language, grammar, query
 from caesura.server.languages import language as language_of
@@ -27,6 +27,8 @@ HEAD = 10_000  # code points of another file that are searched for imports
 KEPT = 48  # other files whose imports are kept
 LONGEST = 120  # characters of a line, about 32 tokens
 
+InFolder = tuple[str, Sequence[Snapshot]]  # a file's path within its folder, and other files of its project
+
 _WORD = re.compile(r"[\w$]+")
 _HOLDS = re.compile(r"#\[|.*\\$")  # an attribute of Rust, a line that continues: the next line belongs to it
 _AROUND = re.compile(r"preproc_\w+|import_declaration|import_spec_list")  # nodes that may have imports in them
@@ -40,12 +42,11 @@ def completion(
     at: int,
     language: Language,
     tree: tree_sitter.Tree | None,
-    name: str = "",
-    others: Sequence[Snapshot] = (),
+    others: Callable[[], InFolder] = lambda: ("", ()),
 ) -> Offer | None:
     """The line at a cursor that brings a name, after the part of it that stands there. None unless the cursor is at the
-    end of a line next to an import, at the top level, and a line is known for a name that nothing brings. `name` is the
-    file's path, and `others` are other files of its project."""
+    end of a line next to an import, at the top level, and a line is known for a name that nothing brings. `others` is
+    asked for the file's path and other files of its project, only next to an import."""
     rules = language.names.import_rules if language.names else None
     if rules is None or tree is None or query(language) is None or len(text) > MAX_FILE:
         return None
@@ -55,7 +56,7 @@ def completion(
     code = Code(text.encode(), tree, language)
     if near is None or re.search(rules.first, text[at:]) or code.has_wildcard or re.search(rules.unseen, text):
         return None
-    known = _known(code, rules, near, name, others)
+    known = _known(code, rules, near, *others())
     rests = (line[len(begun) :] for line in known if line.startswith(begun))
     fit = few(islice((rest for rest in rests if 0 < len(rest) <= LONGEST), MOST_LINES))
     if not fit:

@@ -133,10 +133,10 @@ TEAM = 'listen = "192.0.2.7:7411"\npolicy = "policy.toml"\n'
 
 
 def test_a_policy_lies_next_to_the_configuration(tmp_path: Path) -> None:
-    path = written(tmp_path, TEAM, 'never = ["secrets/", "*.pem"]\noff = ["neighbours"]\n')
+    path = written(tmp_path, TEAM, 'never = ["secrets/", "*.pem"]\noff = ["speculate"]\n')
     found = config.policy(path, config.read(path))
-    assert found == wire.Policy(("secrets/", "*.pem"), ("neighbours",))
-    assert str(found) == "never sent: secrets/, *.pem; off: neighbours"
+    assert found == wire.Policy(("secrets/", "*.pem"), ("speculate",))
+    assert str(found) == "never sent: secrets/, *.pem; off: speculate"
 
 
 @pytest.mark.parametrize(

@@ -77,15 +77,6 @@ async def test_other_languages(tmp_path: Path, language: str, name: str, line: s
     assert await names(Files([str(tmp_path)]), tmp_path / name, line, language) == found
 
 
-async def test_a_snapshot_says_what_the_document_calls_the_file(tmp_path: Path) -> None:
-    lay(tmp_path, {"app/models.py": "class User: ..."})
-    (found,) = await Files([str(tmp_path)]).imported(
-        (tmp_path / "main.py").as_uri(), "import app.models as m\nfrom app import models\n", "python"
-    )
-    assert (found.text, found.language, found.imported) == ("class User: ...", "python", True)
-    assert {"m", "models"} <= set(found.aliases)
-
-
 async def test_nothing_is_read_outside_the_folders(tmp_path: Path) -> None:
     lay(tmp_path, {"inside/main.py": "", "outside/secret.py": "x = 1"})
     inside, document = tmp_path / "inside", tmp_path / "inside" / "main.py"

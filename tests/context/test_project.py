@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from caesura.server.context import outline
 from caesura.server.context import project as module
-from caesura.server.context.context import Budget, Context, context
-from caesura.server.context.neighbours import Snapshot
+from caesura.server.context.context import Budget, Context, Snapshot, context
 from caesura.server.context.project import Project
 from caesura.server.options import Options, Settings
 from caesura.server.text.workspace import OpenDocument, Workspace
@@ -28,7 +26,7 @@ class Folder:
     def __init__(self, folder: Path, **settings: object) -> None:
         self.folder = folder
         self.workspace = Workspace(folders=[str(folder)])
-        self.settings = Settings(Options(**{"neighbours": True} | settings))  # type: ignore[arg-type]
+        self.settings = Settings(Options(**settings))  # type: ignore[arg-type]
         self.around = Project(self.workspace, self.settings)
 
     def open(self, name: str, text: str, language: str = "python") -> OpenDocument:
@@ -43,8 +41,8 @@ class Folder:
         text = opened.document.text
         return context(text, len(text), len(text), language=opened.document.language)
 
-    def neighbours(self, opened: OpenDocument) -> str:
-        return "\n".join(n.name + "\n" + n.text for n in self.around.neighbours(opened, self.place(opened), ()))
+    def others(self, opened: OpenDocument) -> list[str]:
+        return [other.name for other in self.around.others(opened)[1]]
 
 
 async def read(project: Folder) -> None:
@@ -53,13 +51,13 @@ async def read(project: Folder) -> None:
         await asyncio.wait_for(task, 10)
 
 
-async def test_an_open_file_that_defines_what_is_used_is_shown(tmp_path: Path) -> None:
+async def test_other_open_files_are_known_by_their_paths_in_the_folder(tmp_path: Path) -> None:
     project = Folder(tmp_path)
     project.open("shapes.py", SHAPES)
-    found = project.neighbours(project.open("main.py", "from shapes import Square\n\nbox = Square("))
-    assert "shapes.py" in found
-    assert "def __init__(self, side):" in found
-    assert str(tmp_path) not in found
+    assert project.around.others(project.open("main.py", "box = ")) == (
+        "main.py",
+        [Snapshot("shapes.py", "python", SHAPES)],
+    )
 
 
 async def test_an_imported_file_that_is_not_open_is_read(tmp_path: Path) -> None:
@@ -67,24 +65,24 @@ async def test_an_imported_file_that_is_not_open_is_read(tmp_path: Path) -> None
     project = Folder(tmp_path)
     main = project.open("main.py", "from shapes import Square\n\nbox = Square(")
     await read(project)
-    assert "def __init__(self, side):" in project.neighbours(main)
+    assert project.others(main) == ["shapes.py"]
 
 
-@pytest.mark.parametrize("settings", [{"trusted": False}, {"neighbours": False}, {"ignore": ("shapes.py",)}])
-async def test_nothing_is_shown_of_what_is_not_to_be_looked_at(tmp_path: Path, settings: dict[str, object]) -> None:
+@pytest.mark.parametrize("settings", [{"trusted": False}, {"enable": False}, {"ignore": ("shapes.py",)}])
+async def test_nothing_is_known_of_what_is_not_to_be_looked_at(tmp_path: Path, settings: dict[str, object]) -> None:
     (tmp_path / "shapes.py").write_text(SHAPES)
     project = Folder(tmp_path, **settings)
     project.open("shapes.py", SHAPES)
     main = project.open("main.py", "from shapes import Square\n\nbox = Square(")
     await read(project)
-    assert project.neighbours(main) == ""
+    assert project.others(main) == []
 
 
-async def test_files_outside_of_the_workspace_are_nobodys_neighbours(tmp_path: Path) -> None:
+async def test_nothing_is_known_of_files_outside_of_the_workspace(tmp_path: Path) -> None:
     project = Folder(tmp_path / "project")
     project.open("../shapes.py", SHAPES)
     project.open(str(tmp_path / "forms.py"), SHAPES)
-    assert project.neighbours(project.open("main.py", "from shapes import Square\n\nbox = Square(")) == ""
+    assert project.others(project.open("main.py", "from shapes import Square\n\nbox = Square(")) == []
 
 
 async def test_a_project_hides_files_by_its_own_rules(tmp_path: Path) -> None:
@@ -131,7 +129,7 @@ async def test_what_was_being_read_when_the_rules_changed_is_not_shown(tmp_path:
     project.around.changed()
     changed.set()
     await read(project)
-    assert project.neighbours(main) == ""
+    assert project.others(main) == []
 
 
 async def test_a_schema_that_was_being_read_when_the_settings_changed_is_not_used(tmp_path: Path) -> None:
@@ -157,21 +155,6 @@ async def test_the_cells_above_and_below_are_context(tmp_path: Path) -> None:
     assert (none.prefix, none.suffix) == ("", "")
 
 
-async def test_what_lies_around_is_looked_at_again_when_it_changes(tmp_path: Path) -> None:
-    (tmp_path / "shapes.py").write_text(SHAPES)
-    project = Folder(tmp_path)
-    main = project.open("main.py", "box = Square(")
-    await read(project)
-    before = project.around.generation
-    project.open("store.py", "class Store:\n    pass\n")
-    assert project.around.generation > before
-    before = project.around.generation
-    project.options = Options(trusted=False)
-    project.around.changed()
-    assert project.around.generation > before
-    assert project.neighbours(main) == ""
-
-
 async def test_every_restored_tab_gets_its_imports_and_a_closed_one_keeps_none(tmp_path: Path) -> None:
     (tmp_path / "shapes.py").write_text(SHAPES)
     project = Folder(tmp_path)
@@ -180,38 +163,21 @@ async def test_every_restored_tab_gets_its_imports_and_a_closed_one_keeps_none(t
     project.workspace.close(closed)
     project.around.closed(closed)
     await read(project)
-    assert all("def __init__(self, side):" in project.neighbours(tab) for tab in tabs)
+    assert all("shapes.py" in project.others(tab) for tab in tabs)
     assert project.around._imported.get(closed) is None
-
-
-async def test_what_is_kept_of_many_files_is_bounded_and_the_newest_are_still_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    room = 40 * len(SHAPES) * outline.COST
-    monkeypatch.setattr(outline._kept, "_room", room)
-    outline._kept.clear()
-    (tmp_path / "shapes.py").write_text(SHAPES)
-    project = Folder(tmp_path)
-    for number in range(60):
-        tab = project.open(f"tab{number}.py", f"from shapes import Square\n{'pass # x' * number}\nbox = Square(")
-        await read(project)
-        assert "def __init__(self, side):" in project.neighbours(tab)
-        assert 0 < outline._kept.nbytes <= room
-        project.workspace.close(tab.document.uri)
-        project.around.closed(tab.document.uri)
-    assert not len(project.around._imported)
 
 
 async def test_imports_that_were_dropped_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IMPORTED", 2 * len(SHAPES))
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
     (tmp_path / "shapes.py").write_text(SHAPES)
     project = Folder(tmp_path)
     tabs = [project.open(f"tab{number}.py", "from shapes import Square\n\nbox = Square(") for number in range(3)]
     for tab in [*tabs, *tabs]:
         await read(project)
-        project.neighbours(tab)
+        project.around.others(tab)
         await read(project)
-        assert "def __init__(self, side):" in project.neighbours(tab)
+        assert "shapes.py" in project.others(tab)
 
 
 async def test_the_schema_of_an_open_document_is_known_and_followed_when_it_changes(

@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from caesura import wire
 from caesura.client.backend import Condition, EngineBusy, EngineError, EngineFailed
 from caesura.server.ghost import panes
 from caesura.server.ghost.canvas import EXPLORED_BELOW, MIN_EXPLORED
@@ -431,18 +430,16 @@ async def test_in_front_of_a_word_only_who_asks_gets_a_suggestion(text: str) -> 
     assert (await proposed(request)).insert == "y + "
 
 
-async def test_neighbours_stay_while_one_types_and_change_with_what_lies_around() -> None:
-    editor = Editor("x =|")
-    editor.around.known = (wire.Neighbour("# a.py", "a = 1"),)
-    await editor.type(" ")
-    await editor.engine.say("")
-    editor.around.known = ()
-    await editor.type("y")
-    await editor.engine.say("")
-    assert [len(job.neighbours) for job in editor.engine.jobs] == [1, 1]  # other ones would cost the whole prefix
-    editor.around.generation += 1  # a file was closed, or the user wants none
-    await editor.type("z")
-    assert editor.engine.jobs[-1].neighbours == ()
+async def test_a_passage_far_above_is_shown_and_stays_while_one_types() -> None:
+    case = "def test_of_the_door():\n    door = Door(height=2)\n    assert door.opens()\n"
+    apart = "\n".join(f"number_{number} = {number}" for number in range(200))
+    editor = Editor(f"{case}{apart}\n\ndef test_of_the_door():\n    door = Door(height=|")
+    for key in "2)":
+        await editor.type(key)
+        await editor.engine.say("")
+    [first], [second] = [job.neighbours for job in editor.engine.jobs]
+    assert "assert door.opens()" in first.text
+    assert second is first  # another one would cost the whole prefix
 
 
 async def test_secrets_stay_here_and_are_not_proposed() -> None:

@@ -192,10 +192,7 @@ PURE = [
         for name in MODULES
         if inside(name, *(f"caesura.engine.{folder}" for folder in ("methods", "canvas", "samplers", "grammar")))
     ),
-    *(
-        f"caesura.server.context.{name}"
-        for name in ("context", "neighbours", "outline", "scopes", "secrets", "unbound")
-    ),
+    *(f"caesura.server.context.{name}" for name in ("context", "recall", "scopes", "secrets", "unbound")),
     "caesura.server.names",
     *(f"caesura.server.text.{name}" for name in ("json", "lexer", "notebooks")),
     *(name for name in MODULES if inside(name, "caesura.server.infill")),

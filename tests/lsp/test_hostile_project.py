@@ -127,7 +127,7 @@ async def test_of_a_workspace_that_is_not_trusted_one_file_is_read_and_nothing_i
     client = Client(process)
     try:
         folders = [{"uri": project.as_uri(), "name": "project"}]
-        settings = {"trusted": trusted, "neighbours": True}
+        settings = {"trusted": trusted}
         await client.start(workspaceFolders=folders, initializationOptions=settings)
         for name, language, text in (
             ("main.py", "python", "from shapes import shape\nfrom private import mine\nx = "),

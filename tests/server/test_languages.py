@@ -1,4 +1,4 @@
-"""A language is one row: with it alone, a made-up language has outline, imports, comments and indentation."""
+"""A language is one row: with it alone, a made-up language has imports, comments and indentation."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,6 @@ import pytest
 from caesura.server import languages
 from caesura.server.context.context import context
 from caesura.server.context.files import Files
-from caesura.server.context.neighbours import Target, choose
 from caesura.server.infill.insert import finish
 from caesura.server.languages import Import, Language
 from caesura.server.structured.edits import offers
@@ -20,7 +19,7 @@ MAIN = "needs stock\n\nrecipe tea begin\n   syrup"
 
 def needed(text: str, name: str) -> Iterator[Import]:
     for found in re.findall(r"^needs (\w+)", text, re.MULTILINE):
-        yield Import((found,), (found,))
+        yield Import((found,))
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +31,6 @@ def brew(monkeypatch: pytest.MonkeyPatch) -> None:
         offside=True,
         prefixes="q",
         formats="q",
-        definitions=r"^recipe[ \t]+(\w+)",
         imports=needed,
         endings=(".brew",),
         extensions=(".brew",),
@@ -41,12 +39,10 @@ def brew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(languages._EXTENSIONS, ".brew", row)
 
 
-async def test_what_a_file_imports_is_shown_with_its_definitions(tmp_path: Path) -> None:
+async def test_what_a_file_imports_is_found(tmp_path: Path) -> None:
     (tmp_path / "stock.brew").write_text(STOCK)
     imported = await Files([str(tmp_path)]).imported((tmp_path / "main.brew").as_uri(), MAIN, "brew")
     assert [(snapshot.name, snapshot.language) for snapshot in imported] == [("stock.brew", "brew")]
-    [found] = choose(Target("main.brew", "brew", MAIN, ""), imported)
-    assert (found.name, found.text) == (";; stock.brew", "recipe syrup begin\n   sugar 3\n   water 2")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from caesura import wire
-from caesura.server.context.neighbours import Snapshot
+from caesura.server.context.context import Snapshot
 from caesura.server.languages import language
 from caesura.server.structured.imports import completion
 from caesura.server.text.trees import SyntaxTree
@@ -95,7 +95,7 @@ def test_an_empty_line_among_imports_gets_a_known_line_for_each_name_that_nothin
     before, _, after = case.partition("¦")
     tree, row = SyntaxTree(language(name)), language(name)
     tree.parse(before + after)
-    offer = completion(before + after, len(before), row, tree.tree, "src/a.py", OTHERS)
+    offer = completion(before + after, len(before), row, tree.tree, lambda: ("src/a.py", OTHERS))
     if offer is None:
         assert expected == []
         return
@@ -109,7 +109,7 @@ def test_an_empty_line_among_imports_gets_a_known_line_for_each_name_that_nothin
 def test_a_line_for_files_of_one_folder_is_not_offered_in_another() -> None:
     tree, text = SyntaxTree(language("python")), "import sys\n\nTwo()\n"
     tree.parse(text)
-    assert completion(text, text.index("\n") + 1, language("python"), tree.tree, "other/a.py", OTHERS) is None
+    assert completion(text, text.index("\n") + 1, language("python"), tree.tree, lambda: ("other/a.py", OTHERS)) is None
 
 
 async def test_the_line_that_the_model_chooses_is_shown_however_unlikely_it_is() -> None:

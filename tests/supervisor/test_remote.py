@@ -632,7 +632,7 @@ class Editor:
         )
         self.client = Client(self._process)
         folders = [{"uri": folder.as_uri(), "name": folder.name} for folder in self._folders]
-        settings = {"remote": "desk", "engines": ["desk"], "neighbours": True, "deadlineMs": 10_000}
+        settings = {"remote": "desk", "engines": ["desk"], "deadlineMs": 10_000}
         if self._ready:
             await self.client.start(workspaceFolders=folders, initializationOptions=settings)
         else:

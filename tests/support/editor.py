@@ -7,8 +7,7 @@ from typing import Any
 from caesura import wire
 from caesura.client.backend import Condition
 from caesura.schema.document import Schema
-from caesura.server.context.context import Budget, Context
-from caesura.server.context.neighbours import Snapshot
+from caesura.server.context.context import Budget, Context, Snapshot
 from caesura.server.ghost.panes import Panes
 from caesura.server.ghost.requests import NothingNew
 from caesura.server.ghost.typed import Proposal
@@ -87,8 +86,6 @@ async def turns() -> None:
 class Alone:
     """A document with nothing around it."""
 
-    generation = 0
-    known: tuple[wire.Neighbour, ...] = ()
     rules: Schema | None = None
 
     def hidden_by(self, opened: OpenDocument) -> str | None:
@@ -96,11 +93,6 @@ class Alone:
 
     def frame(self, opened: OpenDocument, place: Context, budget: Budget) -> Context:
         return place
-
-    def neighbours(
-        self, opened: OpenDocument, place: Context, kept: tuple[wire.Neighbour, ...]
-    ) -> tuple[wire.Neighbour, ...]:
-        return self.known
 
     def others(self, opened: OpenDocument) -> tuple[str, list[Snapshot]]:
         return "", []

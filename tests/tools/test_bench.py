@@ -725,7 +725,7 @@ def test_each_part_can_be_taken_out(parts: ModuleType, tiny: NativeLlama) -> Non
     cases = [parts.Case("g", at_cursor(f"{text}\n", len(text), "python", "line"), "sum(values)")]
     ways = parts.parts(tiny)
     assert set(ways) == {
-        *("whole", "no suffix judge", "no lookup", "no end inside a token", "no syntax gate", "no neighbours"),
+        *("whole", "no suffix judge", "no lookup", "no end inside a token", "no syntax gate"),
         *("prompt plain", "context 512", "context 1024"),
     }
     before = (search.HEAD, verify.lookup, vocabulary.Vocabulary.crossing, tiny.spec, prompts.FORMATS.copy())

@@ -246,7 +246,7 @@ def neovim(program: str, folder: Path, log: Path) -> str:
         vim.lua(
             "for _, client in ipairs(vim.lsp.get_clients({ name = 'caesura' })) do"
             " client:notify('workspace/didChangeConfiguration',"
-            " { settings = { caesura = { mode = 'eager', neighbours = true, maxTokens = 'many', nonsense = 1 } } }) end"
+            " { settings = { caesura = { mode = 'eager', maxTokens = 'many', nonsense = 1 } } }) end"
         )
         keys("for item")
         rest()

@@ -28,7 +28,7 @@ ANSWER = "answer"
 STEPS = len(ANSWER)
 OTHER = "another"  # the second candidate where the text begins with `again`
 VALUE = "12"  # of a hole with a grammar
-POLICY = wire.Policy(("private/", "*.key.py"), ("neighbours",))  # of the model `ruled`, at a team's door
+POLICY = wire.Policy(("private/", "*.key.py"), ("speculate",))  # of the model `ruled`, at a team's door
 STEP_S = {"typed": 0.02}  # by model
 if platform := os.environ.get("CAESURA_TEST_PLATFORM"):  # what that has not is not asked for
     import psutil  # noqa: F401 (which would look too)

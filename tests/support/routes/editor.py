@@ -33,8 +33,7 @@ class Editor:
         await asyncio.sleep(0)
         self._idle.wait()  # the reader has begun
         can = {"general": {"positionEncodings": ["utf-32"]}}
-        settings = {"neighbours": self._language == "python"}
-        about = {"rootUri": self._folder.as_uri(), "initializationOptions": settings, "capabilities": can}
+        about = {"rootUri": self._folder.as_uri(), "capabilities": can}
         await self._ask("initialize", {"processId": None, **about})
         await self._say("initialized", {})
         return self
