@@ -18,6 +18,7 @@ from caesura import wire
 from caesura.client.backend import Infiller
 from caesura.serve.guess import guessed
 from caesura.server.context.context import Budget, hole, window_after, window_before
+from caesura.server.context.recall import recall
 from caesura.server.context.secrets import Ignore, masked
 from caesura.server.infill.choose import proposals
 from caesura.server.infill.job import Ask
@@ -106,7 +107,9 @@ def _site(wanted: FillQuery) -> Site:
     name = language(wanted.language or guessed(wanted.prefix, suffix)).id
     found = bare_site(prefix + suffix, len(prefix), len(prefix), name)
     to_fill = hole(found.context, min(wanted.max_tokens or Options().max_tokens, wire.MAX_SLOTS))
-    return replace(found, hole=to_fill, neighbours=tuple(_neighbours(wanted, name)), finished=False)
+    passage = recall(wanted.prefix + wanted.suffix, len(wanted.prefix), len(wanted.prefix), name)
+    near = (*((passage.neighbour,) if passage else ()), *_neighbours(wanted, name))
+    return replace(found, hole=to_fill, neighbours=near, finished=False)
 
 
 def _ask(wanted: FillQuery) -> Ask:

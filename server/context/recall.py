@@ -52,8 +52,8 @@ def _place(text: str, start: int, end: int) -> int | None:
     key = text[max(0, start - AGREEING) : start]
     if len(key) < AGREEING or len("".join(key.split())) < TELLING:
         return None
-    places = [found.end() for found in re.finditer(f"(?={re.escape(key)})", text)]
-    near = sorted((at + AGREEING for at in places if at + AGREEING != start), key=lambda at: abs(at - start))[:PLACES]
+    places = [found.end() for found in re.finditer(re.escape(key), text)]
+    near = sorted((at for at in places if at != start), key=lambda at: abs(at - start))[:PLACES]
     agreed = {at: _agreed(text, at, start) for at in near}
     seen = range(start - IN_VIEW.before, end + IN_VIEW.after)
     in_view = max((size for at, size in agreed.items() if at in seen), default=0)

@@ -359,6 +359,16 @@ async def test_llama_vim_reads_the_fields_that_it_asks_for(door: Door) -> None:
     assert [(near.name, near.text) for near in job.neighbours] == [("# ", "new\n"), ("# b.py", "old\n")]
 
 
+async def test_what_a_long_prefix_says_far_above_after_the_same_text_is_shown_first(door: Door) -> None:
+    begun = "def test_of_the_door():\n    door = Door(height="
+    apart = "".join(f"number_{number} = {number}\n" for number in range(400))
+    body = {"input_prefix": f"{begun}2)\n    door.opens()\n{apart}{begun}", "input_suffix": ")\n", "n_predict": 16}
+    await door.post("/infill", body | {"input_extra": [{"text": "old\n", "filename": "b.py"}]})
+    (job,) = door.engine.jobs
+    assert [near.name for near in job.neighbours] == ["# ...", "# b.py"]
+    assert "door.opens()" in job.neighbours[0].text
+
+
 async def test_a_request_that_only_warms_a_cache_asks_nothing_of_the_engine(door: Door) -> None:
     warming = {"input_extra": [{"text": "x"}], "n_predict": 0, "response_fields": [""]}
     assert (await door.post("/infill", warming)).json() == {}
