@@ -97,11 +97,13 @@ class Pattern(_Struct, frozen=True, tag="pattern"):
 class Hole(_Struct, frozen=True, tag="hole"):
     """A segment to fill with at most `max_tokens` tokens. A `line` ends before a line break, a `block` may have several
     lines, a `span` has text after it on the same line; with `auto` the engine decides. With a `grammar`, the fill is
-    valid in it, whatever the model predicts and whenever the job ends."""
+    valid in it, whatever the model predicts and whenever the job ends. `instead`: what stands there, for the method
+    `judge`, which says how likely the hole's draft is rather than that."""
 
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_SLOTS)] = 32
     kind: Literal["line", "block", "span", "auto"] = "auto"
     grammar: Json | Pattern | None = None
+    instead: FillText = ""
 
 
 class Missing(_Struct, frozen=True, kw_only=True):

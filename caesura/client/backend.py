@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from caesura import wire
 
 State = Literal["connecting", "loading", "ready", "unavailable"]
-Feature = Literal["candidates", "drafts", "grammars", "holes", "priorities", "speculation"]
+Feature = Literal["candidates", "drafts", "grammars", "holes", "judge", "priorities", "speculation"]
 
 
 class EngineError(Exception):
@@ -51,7 +51,9 @@ class Condition:
 def needs(job: wire.Infill) -> frozenset[Feature]:
     """The features without which a job has no answer."""
     holes = [segment for segment in job.segments if isinstance(segment, wire.Hole)]
-    found: dict[Feature, bool] = {"grammars": any(hole.grammar for hole in holes), "holes": len(holes) != 1}
+    judged = job.method == "judge"
+    grammars = any(hole.grammar for hole in holes)
+    found: dict[Feature, bool] = {"grammars": grammars, "holes": len(holes) != 1 and not judged, "judge": judged}
     return frozenset(feature for feature, needed in found.items() if needed)
 
 

@@ -143,7 +143,26 @@ def asked(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour
     return Prompt([*first, *after, *ended, *shown, *last], before, after)
 
 
-FORMATS: dict[str, Format] = {f.__name__: f for f in (suffix_first, fim, plain, chat, chat_fence, inline)}
+def edits(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
+    """`separator edit separator edit ...`: the neighbours, edits in the order in which they were made, for the method
+    `judge`. The earliest ones are left out if there is no room; prefix and suffix are not shown."""
+    if not model.spec.separator:
+        raise Impossible(f"The model {model.name} has no separator for the prompt format edits.")
+    shown, room = list[int](), model.spec.max_context - len(model.spec.start)
+    for one in reversed(neighbours):
+        ids = [*model.spec.separator, *model.tokenizer.encode(f"{one.line}\n{one.text}\n")]
+        if len(ids) + len(shown) > room:
+            break
+        shown = ids + shown
+    return Prompt([*model.spec.start, *shown], [], [])
+
+
+def edit_place(name: str, text: str) -> str:
+    """An edit that is not made yet: the lines `text` of the file `name`, and the place of the new ones."""
+    return f"{name}\noriginal:\n{text}\nupdated:\n"
+
+
+FORMATS: dict[str, Format] = {f.__name__: f for f in (suffix_first, fim, plain, chat, chat_fence, inline, edits)}
 
 
 def share(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -12,10 +12,7 @@ from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.methods._flanks import Flanks, narrowed
 from caesura.engine.model import Drafter, Model, Run, Verifier
 from caesura.engine.noise import Absorbing
-from caesura.engine.scores import Bools, Scores, told
-
-if TYPE_CHECKING:
-    from caesura.engine.methods.verify.search import Search
+from caesura.engine.scores import Bools, Reply, Scores, told
 
 
 @dataclass(frozen=True)
@@ -25,6 +22,21 @@ class Pass:
     ids: list[int]
     positions: list[int]
     mask: Bools
+
+
+class TokenTree(Protocol):
+    """Rows of a causal pass, and what is asked of their scores."""
+
+    def plan(self) -> Pass: ...
+    def read(self, scores: Scores) -> list[Reply[Any]]: ...
+
+    def receive(self, answers: Sequence[Any]) -> bool:
+        """Take the answers to `read`. False if the model gave NaN."""
+
+    def to_draft(self) -> Pass | None:
+        """A row for a drafter; `take_draft` gets its answer."""
+
+    def take_draft(self, tokens: Sequence[int], probabilities: Sequence[float]) -> None: ...
 
 
 class Asking(Protocol):
@@ -48,7 +60,7 @@ class Asking(Protocol):
     @property
     def shadowed(self) -> Sequence[int]: ...
     @property
-    def search(self) -> "Search | None": ...
+    def search(self) -> TokenTree | None: ...
 
     def decide(self, model: Model, scores: Scores) -> None:
         """Take over the scores of the canvas: slots, hidden rows and shadows."""

@@ -311,13 +311,15 @@ async def test_another_seed_asks_for_another_answer_where_a_service_can_give_one
     ("segments", "sentence"),
     [
         ((wire.Hole(), wire.Text("+"), wire.Hole()), "desk cannot fill several holes together."),
+        ((wire.Hole(instead="a"), wire.Hole(instead="b")), "desk cannot judge edits."),
         ((wire.Hole(grammar=wire.Json()),), "desk cannot keep to a grammar."),
     ],
 )
 async def test_no_kind_is_asked_for_what_it_cannot_do(kind: str, segments: Any, sentence: str) -> None:
     async with asking(kind) as (service, found):
+        method = "judge" if segments[0].instead else None
         with pytest.raises(EngineFailed, match=sentence):
-            await asked(found, job(segments=segments))
+            await asked(found, job(segments=segments, method=method))
         assert not service.asked
 
 

@@ -102,6 +102,25 @@ def test_the_base_reads_comments_in_other_languages(model: Model, comment: str) 
     assert nats(model, comment, SNIPPET) < IN_COMMENTS[model.name]
 
 
+def test_an_edit_like_the_last_one_is_likely_and_a_senseless_one_is_not(model: Model) -> None:
+    last = "original:\n    total = add(first, second)\nupdated:\n    total = add(first, second, timeout=3)"
+    places = {
+        "    rest = add(third, fourth, timeout=3)": "    rest = add(third, fourth)",
+        "    rest = 3(third, timeout, add)": "    rest = add(third, fourth)",
+    }
+    job = infill(
+        "j",
+        "",
+        "",
+        *(wire.Hole(1, instead=old) for old in places.values()),
+        **{"draft": tuple(places), "method": "judge", "prompt": "edits"},
+        neighbours=(wire.Neighbour("sums.py.diff", last),),
+    )
+    right, senseless = alone(model, job).holes
+    assert right.confidence > {CODER: 0.95, SMALL: 0.7}[model.name]
+    assert senseless.confidence < 0.01
+
+
 @pytest.mark.parametrize(
     ("prefix", "suffix"),
     [

@@ -70,7 +70,7 @@ class CompletionEvent(msgspec.Struct, frozen=True):
 class Fim:
     """Without a `model` the first one that the service lists is used. `format` is a row of FORMATS, or empty."""
 
-    lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes"})
+    lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes", "judge"})
     canvas = False
 
     def __init__(self, model: str, format: str) -> None:

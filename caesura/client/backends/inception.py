@@ -18,7 +18,7 @@ LAST_STOP = "\n\n\n"  # of a block, since an empty list might mean the default
 
 
 class Inception:
-    lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes"})
+    lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes", "judge"})
     canvas = True
     markers: tuple[str, ...] = ()
 

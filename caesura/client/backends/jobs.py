@@ -27,7 +27,11 @@ from caesura.client.backends.http import Http, RequestFailed
 MOST_JOBS = 8  # at once, as on the wire
 NO_SERVICE: frozenset[Feature] = frozenset({"priorities"})
 SPECULATION: frozenset[Feature] = frozenset({"speculation"})
-CANNOT: dict[Feature, str] = {"grammars": "keep to a grammar", "holes": "fill several holes together"}
+CANNOT: dict[Feature, str] = {
+    "grammars": "keep to a grammar",
+    "holes": "fill several holes together",
+    "judge": "judge edits",
+}
 
 
 class HttpBackend:

@@ -69,7 +69,7 @@ class SlotChoice:
 
 
 class LlamaServer:
-    lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes"})
+    lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes", "judge"})
     canvas = False
     markers: tuple[str, ...] = ()
 

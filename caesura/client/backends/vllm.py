@@ -66,7 +66,7 @@ class Tried:
 
 
 class Vllm:
-    lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes"})
+    lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes", "judge"})
     canvas = True
     markers: tuple[str, ...] = ()
 

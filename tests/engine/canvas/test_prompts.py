@@ -235,12 +235,13 @@ def test_a_format_that_does_not_exist_or_that_the_model_cannot_be_shown_is_one_s
         (tiny, "chat", "has no tokens for the turns of a chat; try suffix_first"),
         (tiny, "chat_fence", "has no tokens for the turns of a chat"),
         (gemma_like, "suffix_first", "has no separator"),
+        (gemma_like, "edits", "has no separator"),
         (tiny, "fim", "has no tokens for fill-in-the-middle; try plain"),
         (tiny, "inline", "as suffix_first; the prompt format inline is for models that see it another way"),
     ):
         with pytest.raises(ValueError, match=reason):
             prompt(model, PREFIX, SUFFIX_TEXT, (), name)
-    assert set(FORMATS) == {"suffix_first", "fim", "inline", *NAMES}
+    assert set(FORMATS) == {"suffix_first", "fim", "inline", "edits", *NAMES}
 
 
 def test_a_model_of_full_visibility_is_shown_the_text_as_it_stands(tiny: NativeLlama) -> None:

@@ -93,6 +93,7 @@ def test_a_batch_gives_each_job_what_it_gets_alone(method: str, served: list[Mod
         assert (found.steps, found.tokens) == (alone.steps, alone.tokens)
 
 
+@pytest.mark.parametrize("method", [name for name in methods.names() if name != "judge"])  # which takes one step here
 def test_at_a_deadline_the_best_so_far_is_the_answer(method: str, served: list[Model]) -> None:
     for scheduler in map(Scheduler, served):
         scheduler.take(b"p", infill("j", *PLACES[0], *TWO, method=method, deadline_ms=1000.0), 0.0)
