@@ -13,17 +13,20 @@ from caesura.server.lsp.commands import Commands
 from caesura.server.lsp.completion import CURSOR, STREAM, GhostText
 from caesura.server.lsp.configuration import EditorSettings
 from caesura.server.lsp.documents import SYNC, Cells, Documents
+from caesura.server.lsp.next_edit import NextEditRequests
 from caesura.server.lsp.popup import Popup
 from caesura.server.lsp.status import StatusReporter
 from caesura.server.lsp.transport import Server
 from caesura.server.session import MakeEngine, Session
+
+EXPERIMENTAL = {"caesura": {"stream": STREAM, "cursor": CURSOR, "nextEdit": True}}
 
 
 class App:
     """The language server of one editor."""
 
     def __init__(self, make_engine: MakeEngine) -> None:
-        self.server = Server("caesura", __version__, {"caesura": {"stream": STREAM, "cursor": CURSOR}}, SYNC)
+        self.server = Server("caesura", __version__, EXPERIMENTAL, SYNC)
         self.server.on(types.INITIALIZE, self.initialize)
         self._make_engine = make_engine
 
@@ -50,7 +53,7 @@ class Handlers:
     def register(self) -> None:
         server, session = self._server, self._session
         completion = GhostText(server, session, self._popup)
-        others = completion, self._popup, Actions(server, session), Commands(server, session)
+        others = completion, NextEditRequests(session), self._popup, Actions(server, session), Commands(server, session)
         for handlers in (self._configuration, self._documents, self._cells, *others):
             handlers.register(server.on)
         server.on(types.INITIALIZED, self.initialized)

@@ -15,6 +15,7 @@ from caesura.server.fills.fills import Fills
 from caesura.server.fills.history import LastFills
 from caesura.server.fills.structured import StructuredEdits
 from caesura.server.ghost.panes import Panes
+from caesura.server.next_edit.asking import NextEdits
 from caesura.server.options import Options, Settings, parse, without
 from caesura.server.records.stats import Stats
 from caesura.server.records.trace import SessionRecord, Trace
@@ -58,6 +59,7 @@ class Session:
         self._last = LastFills()
         self.fills = Fills(self.engine, self.settings, self._last, self.project.surround)
         self.edits = StructuredEdits(self.engine, self.settings, self._last, self.project.surround)
+        self.next_edits = NextEdits(self.engine, self.settings)
         self.engine.on_job = self._trace.job
 
     def __repr__(self) -> str:
@@ -71,6 +73,7 @@ class Session:
         self.workspace.open(uri, language, version, text)
         if opened := self.workspace.get(uri):
             self.project.opened(opened)
+            self.next_edits.opened(opened)
 
     def change(self, uri: str, version: int, changes: Sequence[ContentChange | str]) -> None:
         edits = self.workspace.edit(uri, version, changes)
@@ -79,16 +82,20 @@ class Session:
             self.close(uri)
         elif opened is None or edits is None:
             self.panes.replaced(uri)
+            self.next_edits.closed(uri)
         elif edits:
             self.panes.edited(opened, edits)
+            self.next_edits.edited(opened, edits)
 
     def lose(self, uri: str) -> None:
         """Stop using our text of a document, which may differ from the editor's."""
         self.workspace.lose(uri)
         self.panes.replaced(uri)
+        self.next_edits.closed(uri)
 
     def close(self, uri: str) -> None:
         self.panes.close(uri)
+        self.next_edits.closed(uri)
         self.project.closed(uri)
         self._last.close(uri)
         self.workspace.close(uri)

@@ -8,6 +8,7 @@ from caesura import wire
 from caesura.client.backend import job_id
 from caesura.server.context import secrets
 from caesura.server.context.context import Context
+from caesura.server.languages import Language
 
 if TYPE_CHECKING:
     from caesura.server.infill.site import Site
@@ -16,6 +17,7 @@ MOST_NEIGHBOURS = 32  # most neighbours of a job
 
 Priority = Literal["invoked", "automatic", "speculative"]
 JobKind = Literal["complete", "fill", "edit"]
+Lines = tuple[Sequence[str], Sequence[str]]  # of an edit: the old ones and the new ones, without line breaks
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,32 @@ def infill(
         draft=draft,
         schemas=tuple(map(secrets.masked_schema, offer.schemas)) if offer else (),
     )
+
+
+def question(row: Language, history: Sequence[Lines], places: Sequence[Lines], ask: Ask) -> wire.Infill:
+    """A job that asks how likely each edit of `places` is after the edits of the `history`, oldest first: lines of a
+    file and those that replace them. The answer is the confidence of each hole. The file's name stays here, and secrets
+    are masked."""
+    file = f"main{row.extensions[0] if row.extensions else ''}.diff"
+    past = (f"original:\n{_joined(old)}\nupdated:\n{_joined(new)}" for old, new in history)
+    return wire.Infill(
+        job=job_id(),
+        document=ask.document or job_id(),
+        kind=ask.kind,
+        priority=ask.priority,
+        deadline_ms=ask.deadline_ms,
+        prefix="",
+        suffix="",
+        neighbours=tuple(wire.Neighbour(file, text) for text in past),
+        segments=tuple(wire.Hole(1, instead=_joined(old)) for old, _ in places),
+        method="judge",
+        prompt="edits",
+        draft=tuple(_joined(new) for _, new in places),
+    )
+
+
+def _joined(lines: Sequence[str]) -> str:
+    return secrets.masked("\n".join(lines))
 
 
 def masked_draft(text: str, around: Context) -> str:

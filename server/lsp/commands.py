@@ -16,6 +16,7 @@ from caesura.server.fills.result import Events, Progress
 from caesura.server.fills.task import NoFill
 from caesura.server.lsp import filling
 from caesura.server.lsp.filling import TITLES, FillRequest, RequestPosition
+from caesura.server.lsp.next_edit import TAKEN
 from caesura.server.lsp.popup import ACCEPTED
 from caesura.server.lsp.transport import Server
 from caesura.server.session import Session
@@ -49,7 +50,7 @@ class Commands:
         return f"<Commands {len(self._running)} running>"
 
     def register(self, on: Callable[..., None]) -> None:
-        options = types.ExecuteCommandOptions(commands=[*TITLES, ACCEPTED, WHY], work_done_progress=True)
+        options = types.ExecuteCommandOptions(commands=[*TITLES, ACCEPTED, WHY, TAKEN], work_done_progress=True)
         on(types.WORKSPACE_EXECUTE_COMMAND, self.execute, options)
         on(types.WINDOW_WORK_DONE_PROGRESS_CANCEL, self.cancel)
 
@@ -58,6 +59,8 @@ class Commands:
             return self._fill(params)
         if params.command == WHY:
             return self._why(params)
+        if params.command == TAKEN:  # the edit itself comes as any other change
+            return None
         if params.command != ACCEPTED:
             return self._failure(f"There is no command {params.command}.")
         for id in params.arguments or ():  # the editor has inserted a completion item

@@ -80,12 +80,12 @@ class GhostText:
     # Feedback on an item, in the messages of Copilot's clients
 
     def did_show(self, params: Any) -> None:
-        if id := _id(params):
+        if id := item_id(params):
             self._session.panes.seen(id)
 
     def did_accept_a_part(self, params: Any) -> None:
         length = getattr(params, "acceptedLength", None)
-        if (id := _id(params)) and isinstance(length, int):
+        if (id := item_id(params)) and isinstance(length, int):
             self._session.panes.accepted(id, units=max(0, length))
 
 
@@ -144,7 +144,7 @@ def _selected(opened: OpenDocument, item: types.SelectedCompletionInfo | None) -
     return Selected(opened.document.offset((start.line, start.character)), item.text)
 
 
-def _id(params: Any) -> str:
+def item_id(params: Any) -> str:
     """The id in the command of an item; empty if there is none."""
     arguments = getattr(getattr(getattr(params, "item", None), "command", None), "arguments", None)
     return str(arguments[0]) if arguments else ""
