@@ -32,7 +32,7 @@ function M.ask(client, answered)
     position = { line = row - 1, character = compat.units(line, client.offset_encoding, column) },
   }
   return compat.request(client, "textDocument/copilotInlineEdit", params, function(_, result)
-    local edit = result and result.edits[1]
+    local edit = vim.tbl_get(result or {}, "edits", 1)
     local of = edit and edit.textDocument
     local fits = of and of.uri == uri and of.version == version and vim.lsp.util.buf_versions[buf] == version
     answered(fits and edit or nil)
