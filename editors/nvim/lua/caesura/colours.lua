@@ -83,7 +83,8 @@ local function ghost()
   }
 end
 
---- The background of what a diff deletes, and a stroke: some terminals have no strokes.
+--- A stroke, and the background of what a diff deletes, as some terminals have no strokes; its colour where it has no
+--- background. Schemes that have both often hide the text.
 local function removed()
   local deleted = group("DiffDelete")
   return {
@@ -92,7 +93,9 @@ local function removed()
     strikethrough = true,
     cterm = { strikethrough = true },
     bg = deleted.bg,
+    fg = not deleted.bg and deleted.fg or nil,
     ctermbg = deleted.ctermbg,
+    ctermfg = not deleted.ctermbg and deleted.ctermfg or nil,
   }
 end
 
