@@ -29,6 +29,15 @@ for name, what in pairs({
     require("caesura")[name:gsub("-", "_")]()
   end, { desc = "Caesura: " .. what })
 end
+for name, what in pairs({
+  take = "go to the next edit, or apply it there",
+  dismiss = "put the next edit away",
+  next = "ask for the next edit",
+}) do
+  vim.keymap.set({ "n", "i" }, ("<Plug>(caesura-edit-%s)"):format(name), function()
+    require("caesura.next_edit")[name]()
+  end, { desc = "Caesura: " .. what })
+end
 vim.keymap.set("x", "<Plug>(caesura-fill)", ":Caesura fill<CR>", { silent = true, desc = "Caesura: fill this" })
 
 require("caesura.colours").set()
@@ -41,6 +50,8 @@ vim.api.nvim_create_autocmd({ "ColorScheme", "OptionSet", "UIEnter" }, {
   end,
 })
 vim.api.nvim_set_hl(0, "CaesuraCount", { default = true, link = "MoreMsg" })
+vim.api.nvim_set_hl(0, "CaesuraAdded", { default = true, link = "CaesuraGhost" })
+vim.api.nvim_set_hl(0, "CaesuraSign", { default = true, link = "MoreMsg" })
 vim.api.nvim_set_hl(0, "CaesuraFilling", { default = true, link = "Visual" })
 
 -- The tags of the help, which no package manager makes where the plugin lies in a folder of a repository.

@@ -21,7 +21,8 @@ M.parts = {
 }
 
 --- Run between two breaks of the undo chain, when no mapping forbids changes any more.
-local function as_one_step(change)
+---@param change fun() of Insert mode
+function M.as_one_step(change)
   taking = change
   local keys = "<C-g>u<Cmd>lua require('caesura.accept').commit()<CR><C-g>u"
   vim.api.nvim_feedkeys(vim.api.nvim_replace_termcodes(keys, true, false, true), "in", false)
@@ -66,7 +67,7 @@ function M.take(proposal, part)
   if not proposal:rest() then
     return false
   end
-  as_one_step(function()
+  M.as_one_step(function()
     local rest = proposal:rest() -- an <expr> map runs before fast typed keys are in the buffer: now they are
     if not rest then
       return

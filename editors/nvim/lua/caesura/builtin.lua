@@ -65,6 +65,11 @@ local function proposed(item)
   return Proposal.new(client, place, from, cursor + to - asked_at, { text }, item.command)
 end
 
+function M.is_shown()
+  local space = vim.api.nvim_create_namespace("nvim.lsp.inline_completion")
+  return #vim.api.nvim_buf_get_extmarks(0, space, 0, -1, { limit = 1 }) > 0
+end
+
 function M.take(part)
   return vim.lsp.inline_completion.get({
     on_accept = function(item)

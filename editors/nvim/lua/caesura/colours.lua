@@ -1,9 +1,8 @@
---- The colour of ghost text: italic, and unlike comments and typed text in every colour scheme and terminal. A scheme
---- or a user who sets CaesuraGhost is followed.
+--- The colour of ghost text: italic, and unlike comments and typed text in every colour scheme and terminal; and the
+--- look of text that a next edit removes. A scheme or a user who sets CaesuraGhost or CaesuraRemoved is followed.
 
 local M = {}
 
-local GROUP = "CaesuraGhost"
 local FAR = 60 -- between two colours that nobody takes for each other: the distance in RGB
 
 --- Readable colours, the best first, for true colour and for terminals of 256 and of 16 colours.
@@ -19,7 +18,7 @@ local SIXTEEN = {
 }
 local CUBE = { 0, 95, 135, 175, 215, 255 }
 
-local set = {} ---@type table  what this file has set, as Neovim tells it
+local set = {} ---@type table<string, table>  what this file has set, as Neovim tells it
 
 --- The RGB of one of a terminal's 256 colours.
 local function rgb(index)
@@ -62,8 +61,8 @@ local function group(name)
   return vim.api.nvim_get_hl(0, { name = name, link = false })
 end
 
---- What the group is by default.
-local function default()
+--- What the group of ghost text is by default.
+local function ghost()
   local comment, normal = group("Comment"), group("Normal")
   local count = tonumber(vim.fn.eval("&t_Co"))
   local gui, terminal = {}, {}
@@ -84,18 +83,36 @@ local function default()
   }
 end
 
-local function ghost()
-  local found = vim.api.nvim_get_hl(0, { name = GROUP })
+--- A stroke, and the background of what a diff deletes, as some terminals have no strokes; its colour where it has no
+--- background. Schemes that have both often hide the text.
+local function removed()
+  local deleted = group("DiffDelete")
+  return {
+    default = true,
+    force = true,
+    strikethrough = true,
+    cterm = { strikethrough = true },
+    bg = deleted.bg,
+    fg = not deleted.bg and deleted.fg or nil,
+    ctermbg = deleted.ctermbg,
+    ctermfg = not deleted.ctermbg and deleted.ctermfg or nil,
+  }
+end
+
+local function current(name)
+  local found = vim.api.nvim_get_hl(0, { name = name })
   found.default = nil -- Neovim forgets it with a new background
   return found
 end
 
---- Set it, unless somebody else has.
+--- Set them, unless somebody else has.
 function M.set()
-  local now = ghost()
-  if next(now) == nil or vim.deep_equal(now, set) then
-    vim.api.nvim_set_hl(0, GROUP, default())
-    set = ghost()
+  for name, default in pairs({ CaesuraGhost = ghost, CaesuraRemoved = removed }) do
+    local now = current(name)
+    if next(now) == nil or vim.deep_equal(now, set[name]) then
+      vim.api.nvim_set_hl(0, name, default())
+      set[name] = current(name)
+    end
   end
 end
 

@@ -85,6 +85,12 @@ local function restart()
   start()
 end
 
+--- `:Caesura edit` of these names is about the next edit, and of others about a structured edit.
+local function next_edits()
+  local next_edit = require("caesura.next_edit")
+  return { next = next_edit.next, take = next_edit.take, dismiss = next_edit.dismiss }
+end
+
 local subcommands = {
   fill = function(_, selected)
     if not selected then
@@ -99,7 +105,12 @@ local subcommands = {
     fill.start("caesura.repair", selected or at_cursor())
   end,
   edit = function(argument, selected)
-    fill.edit(selected or at_cursor(), argument)
+    local act = next_edits()[argument]
+    if not act then
+      return fill.edit(selected or at_cursor(), argument)
+    elseif not act() and argument ~= "next" then
+      vim.notify("Caesura: no next edit is shown; :Caesura edit next asks for one.", vim.log.levels.INFO)
+    end
   end,
   another = function()
     fill.start("caesura.another")
@@ -135,12 +146,11 @@ function M.run(call)
 end
 
 function M.complete(lead, line)
-  if line:match("Caesura!?%s+%S+%s") then
-    return {}
-  end
+  local before = line:match("Caesura!?%s+(%S+)%s")
+  local names = not before and subcommands or before == "edit" and next_edits() or {}
   local found = vim.tbl_filter(function(name)
     return vim.startswith(name, lead)
-  end, vim.tbl_keys(subcommands))
+  end, vim.tbl_keys(names))
   table.sort(found)
   return found
 end

@@ -69,6 +69,8 @@ function M.units(text, encoding, bytes)
   return encoding == "utf-16" and units or points
 end
 
+M.diff = vim.text and vim.text.diff or vim.diff ---@diagnostic disable-line: deprecated
+
 function M.log_path()
   return vim.lsp.log and vim.lsp.log.get_filename and vim.lsp.log.get_filename() or vim.lsp.get_log_path()
 end

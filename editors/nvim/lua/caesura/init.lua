@@ -21,7 +21,8 @@ end
 function M.setup(given)
   vim.cmd.runtime("plugin/caesura.lua") -- also where the runtime path came later than Neovim's own plugins
   options.set(given)
-  require("caesura.keymaps").set(options.get().keymaps)
+  require("caesura.keymaps").set(options.get().keymaps, options.get().next_edit)
+  require("caesura.next_edit").set()
   if compat.has_enable then
     return vim.lsp.enable("caesura")
   end

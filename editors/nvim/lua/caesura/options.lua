@@ -8,6 +8,7 @@ local M = {}
 ---@field eager boolean with the builtin view, ask at each key and not 200 ms after it
 ---@field menu boolean suggest while a completion menu is open
 ---@field keymaps boolean|table<string, string|false> see keymaps.lua
+---@field next_edit boolean|table<string, string|false> whether to show next edits, and their keys: see keymaps.lua
 ---@field filetypes table<string, boolean> "*" stands for all others
 ---@field settings table the server's settings
 local defaults = {
@@ -16,6 +17,7 @@ local defaults = {
   eager = false,
   menu = false,
   keymaps = false,
+  next_edit = true,
   filetypes = { ["*"] = true, gitcommit = false, gitrebase = false },
   settings = {},
 }
@@ -28,6 +30,14 @@ local function maps(value, fits)
     end)
 end
 
+--- Whether a value is a boolean or names keys.
+local function has_keys(value)
+  return type(value) == "boolean"
+    or maps(value, function(key)
+      return key == false or type(key) == "string"
+    end)
+end
+
 local valid = {
   cmd = function(value)
     return vim.islist(value) and #value > 0, 'a list, such as { "/path/to/caesura", "lsp" }'
@@ -36,10 +46,10 @@ local valid = {
     return value == "stream" or value == "builtin", '"stream" or "builtin"'
   end,
   keymaps = function(value)
-    local function is_key(key)
-      return key == false or type(key) == "string"
-    end
-    return type(value) == "boolean" or maps(value, is_key), 'true, false or a table, such as { accept = "<Tab>" }'
+    return has_keys(value), 'true, false or a table, such as { accept = "<Tab>" }'
+  end,
+  next_edit = function(value)
+    return has_keys(value), 'true, false or a table, such as { take = "<Tab>" }'
   end,
   filetypes = function(value)
     local function is_boolean(wanted)

@@ -75,6 +75,7 @@ function M.enable(on)
     compat.notify(client, "workspace/didChangeConfiguration", { settings = client.settings })
   end
   require("caesura.view").get().dismiss()
+  require("caesura.next_edit").clear()
 end
 
 return M

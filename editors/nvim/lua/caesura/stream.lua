@@ -216,12 +216,16 @@ end
 
 -- What the user does
 
+function M.is_shown()
+  return proposal ~= nil and is_wanted()
+end
+
 function M.take(part)
-  return proposal ~= nil and is_wanted() and accept.take(proposal, part)
+  return M.is_shown() and accept.take(proposal, part)
 end
 
 function M.choose(count)
-  if not proposal or not is_wanted() then
+  if not M.is_shown() then
     return false
   elseif #proposal.texts > 1 then
     proposal.chosen = (proposal.chosen - 1 + count) % #proposal.texts + 1
@@ -231,7 +235,7 @@ function M.choose(count)
 end
 
 function M.dismiss()
-  local was_shown = proposal ~= nil and is_wanted()
+  local was_shown = M.is_shown()
   local place = Proposal.here()
   dismissed = { place = place, tick = vim.api.nvim_buf_get_changedtick(place.buf) }
   leave()

@@ -20,6 +20,7 @@ end
 ---@field start fun()
 ---@field attach fun(client: vim.lsp.Client, buf: integer)
 ---@field detach fun(buf: integer)
+---@field is_shown fun(): boolean
 ---@field take fun(part: "all"|"word"|"line"): boolean whether there was something to take
 ---@field choose fun(count: integer): boolean
 ---@field dismiss fun(): boolean
