@@ -134,6 +134,13 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
         ),
     ] = True
     speculate: Annotated[bool, _about("compute the text after the shown suggestion in idle time")] = True
+    next_edit: Annotated[
+        Literal["off", "quiet", "eager", "manual"],
+        _about(
+            "carry your last edit over to similar places: `quiet` shows what the model is sure of, `eager` more,"
+            " `manual` only on request, `off` nothing"
+        ),
+    ] = "quiet"
     structured: Annotated[
         bool, _about("in JSON and Markdown, suggest only text that keeps the document valid; offer structured edits")
     ] = True
