@@ -24,6 +24,7 @@ import {
   ProgressType,
 } from "vscode-languageclient/node";
 
+import { announced } from "./announced.ts";
 import { type Streaming, setting } from "./settings.ts";
 import { Suggestion, type Value, wait } from "./stream.ts";
 
@@ -33,13 +34,9 @@ type Result = Awaited<ReturnType<Next>>;
 const VALUES = new ProgressType<Value>();
 const GROWING = "caesura.growing"; // a context: what is shown may still grow
 
-/** One streamed request and the place that it is for. */
-class Live {
-  readonly suggestion = new Suggestion();
+/** A cursor in a version of a document. */
+class Place {
   readonly version: number;
-  readonly stop = new CancellationTokenSource();
-  settle!: () => void;
-  readonly settled = new Promise<void>((resolve) => (this.settle = resolve));
 
   constructor(
     readonly document: TextDocument,
@@ -59,9 +56,18 @@ class Live {
   }
 }
 
+/** One streamed request and the place that it is for. */
+class Live extends Place {
+  readonly suggestion = new Suggestion();
+  readonly stop = new CancellationTokenSource();
+  settle!: () => void;
+  readonly settled = new Promise<void>((resolve) => (this.settle = resolve));
+}
+
 export class Completion implements Disposable {
   private live: Live | undefined;
   private redrawing: Live | undefined;
+  private taken: Place | undefined; // by a suggestion, or by an item selected in a popup
   private lastKey = 0;
   private timer: NodeJS.Timeout | undefined;
   private tokens = 0;
@@ -93,18 +99,32 @@ export class Completion implements Disposable {
   ): Promise<Result> => {
     if (this.redrawing?.at(document, position)) return this.give(this.redrawing);
     const began = Date.now();
+    const place = new Place(document, position);
+    this.taken = context.selectedCompletionInfo && place;
     const method = this.method(document, position, context);
     this.end();
     const result = method
       ? await this.stream(method, document, position, context, token)
       : await next(document, position, context, token);
     const items = Array.isArray(result) ? result : result?.items;
-    if (items?.length && !token.isCancellationRequested) this.took(Date.now() - began);
+    if (items?.length && !token.isCancellationRequested) {
+      this.taken = place;
+      this.took(Date.now() - began);
+    }
     return result;
   };
 
+  /**
+   * Whether a suggestion or a popup with a selected item stands at the cursor, as far as VS Code tells: what it asks and
+   * what it is answered. It tells nothing of Esc, so a suggestion counts until the text changes or the cursor moves.
+   */
+  get occupied(): boolean {
+    return this.taken?.current ?? false;
+  }
+
   /** Hide what is shown, and do not bring it back when it has grown. */
   dismiss(): void {
+    this.taken = undefined;
     this.end();
     void commands.executeCommand("editor.action.inlineSuggest.hide");
   }
@@ -119,8 +139,7 @@ export class Completion implements Disposable {
     const done = this.live?.at(document, position) && this.live.suggestion.over;
     const again = done && context.triggerKind === InlineCompletionTriggerKind.Invoke;
     if (setting<Streaming>("streaming") === "off" || context.selectedCompletionInfo || again) return undefined;
-    const announced = this.client()?.initializeResult?.capabilities.experimental as unknown;
-    return (announced as { caesura?: { stream?: string } } | undefined)?.caesura?.stream;
+    return announced(this.client()).stream;
   }
 
   private async stream(

@@ -8,6 +8,7 @@ import { create, toInstall, updateWanted, wanted } from "./environment.ts";
 import { Fills, say } from "./fills.ts";
 import { prune } from "./installed.ts";
 import { menu } from "./menu.ts";
+import { NextEdit } from "./nextEdit/nextEdit.ts";
 import { Preview } from "./preview.ts";
 import { Rest } from "./rest.ts";
 import { Server, findProgram } from "./server.ts";
@@ -30,6 +31,7 @@ export async function activate(context: ExtensionContext): Promise<void> {
   const server = new Server(log, completion, told);
   const fills = new Fills(client);
   const preview = new Preview(client, fills);
+  const nextEdit = new NextEdit(client, () => completion.occupied);
 
   const start = async () => {
     const program = await findProgram(context);
@@ -65,6 +67,9 @@ export async function activate(context: ExtensionContext): Promise<void> {
     applyProposal: () => preview.apply(),
     discardProposal: () => preview.discard(),
     dismiss: () => completion.dismiss(),
+    "nextEdit.take": () => nextEdit.take(),
+    "nextEdit.dismiss": () => nextEdit.dismiss(),
+    "nextEdit.next": () => nextEdit.next(),
     toggle: () => change("enable", setting("enable") === false),
     toggleLanguage,
     restart: start,
@@ -86,6 +91,7 @@ export async function activate(context: ExtensionContext): Promise<void> {
     status,
     completion,
     preview,
+    nextEdit,
     new Rest(client),
     server,
     workspace.onDidGrantWorkspaceTrust(() => server.configure()),

@@ -3,6 +3,8 @@
 import { Disposable, type TextEditor, window, workspace } from "vscode";
 import type { LanguageClient } from "vscode-languageclient/node";
 
+import { announced } from "./announced.ts";
+
 const RESTS_MS = 150;
 const TYPED_MS = 50; // a key moves the cursor too, and its edit says more
 
@@ -31,8 +33,7 @@ export class Rest implements Disposable {
 
   private tell(editor: TextEditor): void {
     const client = this.client();
-    const announced = client?.initializeResult?.capabilities.experimental as unknown;
-    const method = (announced as { caesura?: { cursor?: string } } | undefined)?.caesura?.cursor;
+    const method = announced(client).cursor;
     if (!client?.isRunning() || !method || editor !== window.activeTextEditor || !editor.selection.isEmpty) return;
     const { document, selection } = editor;
     const where = client.code2ProtocolConverter.asTextDocumentPositionParams(document, selection.active);

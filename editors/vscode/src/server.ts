@@ -20,7 +20,7 @@ import { executable, usualPath, which } from "./python.ts";
 import { forServer, setting } from "./settings.ts";
 import type { Condition } from "./status.ts";
 
-const SCHEMES = ["file", "untitled", "vscode-notebook-cell"];
+export const SCHEMES = ["file", "untitled", "vscode-notebook-cell"];
 
 /** Faults are told in the log and in the status bar, and nowhere else. */
 class QuietClient extends LanguageClient {
