@@ -26,7 +26,7 @@ from caesura.engine.model import Model
 from caesura.engine.scores import Reply, Scores
 from caesura.wire import Fill, Hole, Impossible, Infill, StopReason, Tokens
 
-ROWS = 256  # most rows of a step of one job; texts at a place that take more alone are not judged
+ROWS = 160  # most rows of a step of one job; an edit that takes more alone is not judged
 
 
 @dataclass(frozen=True)

@@ -2,45 +2,45 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from caesura.server.next_edit.edited_text import EditedText
 from caesura.server.next_edit.history import PastEdit
-from caesura.server.next_edit.source import Source
 from caesura.server.next_edit.tokens import changes, is_identifier, is_number, strings, tokens
 from caesura.server.next_edit.transfer import Transfer
 from caesura.server.text import repair
 
 REPEATED = 2  # edits that make the same change, with which it counts as a pattern
 
-Gate = Callable[[Transfer, Source, Sequence[PastEdit]], bool]
+EditGate = Callable[[Transfer, EditedText, Sequence[PastEdit]], bool]
 
 
-def changes_nothing(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def changes_nothing(found: Transfer, source: EditedText, history: Sequence[PastEdit]) -> bool:
     """Only blanks would change, or the new lines stand there already."""
     there = tuple(source.rows[found.row : found.row + len(found.new)])
     return there == found.new or _code(found.old) == _code(found.new)
 
 
-def undoes(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def undoes(found: Transfer, source: EditedText, history: Sequence[PastEdit]) -> bool:
     """The new lines are the old ones of an edit: never undo the user."""
     return any(_code(edit.old) == _code(found.new) for edit in history)
 
 
-def adds_once(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def adds_once(found: Transfer, source: EditedText, history: Sequence[PastEdit]) -> bool:
     """The edit only added whole lines: a line added once is rarely added elsewhere."""
     rest = iter(found.edit.new)
     return found.support < REPEATED and all(line in rest for line in found.edit.old)
 
 
-def is_prose(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def is_prose(found: Transfer, source: EditedText, history: Sequence[PastEdit]) -> bool:
     """The place lies in a comment or a docstring, where words repeat by chance."""
     return found.support < REPEATED and any(_in_prose(source, row, column) for row, column in _places(found))
 
 
-def chooses_value(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def chooses_value(found: Transfer, source: EditedText, history: Sequence[PastEdit]) -> bool:
     """Only a number or the inside of a string changed, and the lines differ: values are chosen, not repeated."""
     return found.support < REPEATED and found.old != found.edit.old and _only_values(found.edit)
 
 
-def takes_other_name(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def takes_other_name(found: Transfer, source: EditedText, history: Sequence[PastEdit]) -> bool:
     """The edit only swaps one identifier that is still declared: the places left belong to that declaration."""
     swap = swapped(found.edit)
     if swap is None:
@@ -48,7 +48,7 @@ def takes_other_name(found: Transfer, source: Source, history: Sequence[PastEdit
     return source.scopes is not None and any(source.scopes.definitions(swap[0]))
 
 
-def breaks_syntax(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def breaks_syntax(found: Transfer, source: EditedText, history: Sequence[PastEdit]) -> bool:
     """The text would have more syntax errors than before."""
     if source.tree is None:
         return False
@@ -59,7 +59,7 @@ def breaks_syntax(found: Transfer, source: Source, history: Sequence[PastEdit]) 
     return repair.faults(tree).nodes > source.faults
 
 
-GATES: tuple[Gate, ...] = (  # the cheap ones first
+GATES: tuple[EditGate, ...] = (  # the cheap ones first
     changes_nothing,
     undoes,
     adds_once,
@@ -109,7 +109,7 @@ def _places(found: Transfer) -> Iterator[tuple[int, int]]:
     )
 
 
-def _in_prose(source: Source, row: int, column: int) -> bool:
+def _in_prose(source: EditedText, row: int, column: int) -> bool:
     node = source.node_at(row, column)
     if node is None:
         mark = source.language.comment

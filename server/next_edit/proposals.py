@@ -9,13 +9,13 @@ from typing import Literal
 import tree_sitter
 
 from caesura.server.languages import Language
+from caesura.server.next_edit.edited_text import EditedText
 from caesura.server.next_edit.gates import GATES
 from caesura.server.next_edit.history import PastEdit
 from caesura.server.next_edit.rename import Renaming, Use, renaming
-from caesura.server.next_edit.source import Source
 from caesura.server.next_edit.transfer import Transfer, transfers
 
-MAX_PROPOSALS = 16  # edits carried over
+MAX_PROPOSALS = 6  # edits carried over; a judge takes 50 to 100 rows for each
 MAX_TEXT = 400_000  # characters; a longer document gets no proposals
 
 
@@ -43,14 +43,14 @@ def proposals(
     there are no renamings."""
     if not history or len(text) > MAX_TEXT:
         return ()
-    source = Source(text, tree, language)
+    source = EditedText(text, tree, language)
     for edit in reversed(history):
         if found := renaming(edit, source, history):
             return tuple(_renames(found, source))
     return tuple(_repeats(source, history))
 
 
-def _renames(found: Renaming, source: Source) -> Iterator[EditProposal]:
+def _renames(found: Renaming, source: EditedText) -> Iterator[EditProposal]:
     why = f"`{found.old}` is now `{found.new}`, by your edit in line {found.edit.at + 1}."
     for row, uses in groupby(found.uses, key=lambda use: use.row):
         old = source.rows[row]
@@ -64,7 +64,7 @@ def _renamed(line: str, uses: Sequence[Use]) -> str:
     return data.decode()
 
 
-def _repeats(source: Source, history: Sequence[PastEdit]) -> Iterator[EditProposal]:
+def _repeats(source: EditedText, history: Sequence[PastEdit]) -> Iterator[EditProposal]:
     newest = history[-1].at
     ranked = sorted(transfers(source.rows, history), key=lambda one: (-one.similarity, abs(one.row - newest)))
     taken: set[int] = set()
@@ -78,14 +78,14 @@ def _repeats(source: Source, history: Sequence[PastEdit]) -> Iterator[EditPropos
             yield _proposal(source, found.row, found.old, found.new, "repeat", why)
 
 
-def _is_uniform(source: Source, found: Transfer) -> bool:
+def _is_uniform(source: EditedText, found: Transfer) -> bool:
     """True if the lines of a place have the same line breaks, so that the others stay as they are."""
     start, end = source.span(found.row, found.end)
     return source.text[start:end] == source.line_break(found.row).join(found.old)
 
 
 def _proposal(
-    source: Source,
+    source: EditedText,
     row: int,
     old: tuple[str, ...],
     new: tuple[str, ...],

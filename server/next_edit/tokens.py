@@ -1,4 +1,4 @@
-"""Tokens of source lines, and how the tokens of two texts are aligned.
+"""CodeTokens of source lines, and how the tokens of two texts are aligned.
 
 A token is an identifier, a number, a line break with the indentation after it, blanks, or one other sign. Lines have
 no line breaks of their own; their tokens begin with a line break, so that the indentation of the first line is a token
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-Tokens = tuple[str, ...]
+CodeTokens = tuple[str, ...]
 
 _TOKEN = re.compile(r"[^\W\d]\w*|\d+(?:\.\d+)*\w*|\n[ \t]*|[ \t]+|.", re.DOTALL)
 _INDENT = re.compile(r"[ \t]*")
@@ -19,14 +19,14 @@ _QUOTES = "\"'`"
 
 
 class Change(NamedTuple):
-    """Tokens `start:end` of the old text became the tokens `new`."""
+    """CodeTokens `start:end` of the old text became the tokens `new`."""
 
     start: int
     end: int
-    new: Tokens
+    new: CodeTokens
 
 
-def tokens(lines: Sequence[str]) -> Tokens:
+def tokens(lines: Sequence[str]) -> CodeTokens:
     return tuple(_TOKEN.findall("".join(f"\n{line}" for line in lines)))
 
 
@@ -51,17 +51,17 @@ def dedented(lines: Sequence[str], margin: str) -> list[str] | None:
     return None
 
 
-def aligned(old: Tokens, new: Tokens) -> Sequence[tuple[str, int, int, int, int]]:
+def aligned(old: CodeTokens, new: CodeTokens) -> Sequence[tuple[str, int, int, int, int]]:
     """The operations of difflib that turn `old` into `new`."""
     return SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
 
 
-def changes(old: Tokens, new: Tokens) -> list[Change]:
+def changes(old: CodeTokens, new: CodeTokens) -> list[Change]:
     """What differs, in order."""
     return [Change(a, b, new[c:d]) for kind, a, b, c, d in aligned(old, new) if kind != "equal"]
 
 
-def strings(row: Tokens) -> Iterator[bool]:
+def strings(row: CodeTokens) -> Iterator[bool]:
     """For each token: True if it lies inside the quotes of a string that begins on its line."""
     quote = ""
     for token in row:

@@ -36,7 +36,7 @@ from caesura.server.ghost.panes import Panes
 from caesura.server.ghost.requests import NothingNew
 from caesura.server.ghost.typed import Proposal
 from caesura.server.infill.insert import finish
-from caesura.server.lsp.streaming import PartialResults
+from caesura.server.lsp.completion import PartialResults
 from caesura.server.options import Options, Settings
 from caesura.server.records.trace import RequestRecord
 from caesura.server.text.workspace import ContentChange, OpenDocument, Workspace

@@ -123,8 +123,9 @@ ROOMS: dict[str, set[str]] = {
     "caesura.server.records": {"client", "paths", "ipc"},
     "caesura.server.ghost": {*BELOW, "records"},
     "caesura.server.fills": BELOW,
-    "caesura.server.session": {*BELOW, "ghost", "fills", "records", "ipc", "__version__"},
-    "caesura.server.lsp": {*BELOW - {"infill", "languages", "schema"}, "ghost", "fills", "session"},
+    "caesura.server.next_edit": BELOW - {"structured", "wire", "schema"},
+    "caesura.server.session": {*BELOW, "ghost", "fills", "next_edit", "records", "ipc", "__version__"},
+    "caesura.server.lsp": {*BELOW - {"infill", "languages", "schema"}, "ghost", "fills", "next_edit", "session"},
 }
 
 ANYWHERE = {"server", "characters"}  # the package itself, and what a person does not see
@@ -197,8 +198,12 @@ PURE = [
     *(f"caesura.server.text.{name}" for name in ("json", "lexer", "notebooks")),
     *(name for name in MODULES if inside(name, "caesura.server.infill")),
     "caesura.server.ghost.backoff",
+    *(
+        f"caesura.server.next_edit.{name}"
+        for name in ("gates", "history", "proposals", "rename", "edited_text", "tokens", "transfer")
+    ),
     *(f"caesura.cluster.{name}" for name in ("budget", "models", "router", "sessions")),
-    *(f"caesura.server.{name}" for name in ("fills.task", "lsp.streaming")),
+    "caesura.server.fills.task",
     *(f"caesura.server.structured.{name}" for name in ("offer", "edits", "imports", "scalars")),
     *(
         name

@@ -24,6 +24,7 @@ from caesura import model_store
 from caesura.ipc import rendezvous
 
 from .browser import chromium
+from .next_edit.known import REPORTS
 from .scripted import BETWEEN_S, JOBS, LINE, LINES, SLOW_S
 from .vscode import START_S, Code, Frame, Server, build, code_server, wait
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 SCRIPTED = Path(__file__).with_name("scripted.py")
+NEXT_EDITS = Path(__file__).with_name("next_edit") / "known.py"
 TRIES = 8  # of what depends on the model's taste, or on a machine that is busy
 PICTURE = (52, 36, 940, 360)  # what of the window is kept
 WITH_TITLE = (52, 0, 948, 396)
@@ -108,9 +110,10 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program to run, and in the file beside it which server that is: `scripted` or `real`."""
+    """The program to run, and in the file beside it which server that is: `scripted`, `next_edits` or `real`."""
     folder = tmp_path_factory.mktemp("programs")
     program(folder / "scripted", sys.executable, str(SCRIPTED))
+    program(folder / "next_edits", sys.executable, str(NEXT_EDITS))
     program(folder / "real", sys.executable, "-P", "-m", "caesura")
     (folder / "chosen").write_text("scripted")
     found = folder / "caesura"
@@ -165,6 +168,12 @@ def running(code: Code, engine: Path, name: str, model: str) -> Code:
 def scripted(window: Code, engine: Path) -> Code:
     window.settings()
     return running(window, engine, "scripted", "scripted")
+
+
+@pytest.fixture
+def next_edits(window: Code, engine: Path) -> Code:
+    window.settings()
+    return running(window, engine, "next_edits", "next edits")
 
 
 @pytest.fixture
@@ -364,6 +373,54 @@ def test_a_suggestion_does_not_grow_where_that_is_not_wanted(window: Code, engin
     scripted.record()
     time.sleep(BETWEEN_S * (len(LINES) + 1))
     assert {frame.ghost for frame in scripted.frames()} == {LINES[0]}
+
+
+# Next edits
+
+
+CALLS = "new = 1\n" + "x = 0\n" * 59 + "f(old, 1)\nx = 0\ng(old)  # more\nx = 0\nx = 0\n"  # in lines 61 and 63
+
+
+def test_a_next_edit_is_announced_jumped_to_and_taken_as_one_step_to_undo(
+    next_edits: Code, name: str, runtime: Path
+) -> None:
+    next_edits.open(name, CALLS, (1, 8))
+    next_edits.type(" ")
+    next_edits.wait_for_added("next edit in line 61 ↓")
+    next_edits.press("Tab")
+    next_edits.wait_for_added("new")
+    assert "f(old, 1)" in next_edits.lines
+    next_edits.press("Tab")
+    wait(lambda: "f(new, 1)" in next_edits.lines, "the edit in the text")
+    next_edits.wait_for_added("new", "⏎     one()", "⏎     two()")
+    said = ["didShowInlineEdit 61", "caesura.nextEdit.accepted 61", "didShowInlineEdit 63"]
+    wait(lambda: reports(runtime)[-3:] == said, "the reports of both")
+    next_edits.press("Control+z")
+    wait(lambda: "f(old, 1)" in next_edits.lines, "one step to undo")
+
+
+def test_a_next_edit_that_was_dismissed_does_not_come_back_and_tab_indents_after_blanks(
+    next_edits: Code, name: str, runtime: Path
+) -> None:
+    next_edits.open(name, "new\n    \nf(old)\n", (2, 5))
+    next_edits.type(" ")
+    next_edits.wait_for_added("new")
+    next_edits.press("Tab")
+    wait(lambda: next_edits.lines[1] == " " * 8, "the line to be indented")
+    wait(lambda: reports(runtime)[-2:] == ["didShowInlineEdit 3"] * 2, "the edit to be drawn again")
+    next_edits.wait_for_added("new")
+    next_edits.press("Escape")
+    next_edits.wait_for_added()
+    wait(lambda: reports(runtime)[-1] == "didDismissInlineEdit 3", "the report")
+    next_edits.type("x")
+    time.sleep(2)
+    assert not next_edits.added
+    assert next_edits.lines == ["new", " " * 8 + "x", "f(old)", ""]
+
+
+def reports(runtime: Path) -> list[str]:
+    """What VS Code has reported of next edits."""
+    return [line.rpartition("/")[2] for line in (runtime / REPORTS).read_text().splitlines()]
 
 
 # The default model

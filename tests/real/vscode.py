@@ -67,6 +67,15 @@ SCREEN = """() => {
   return { lines, ghost: [plain(inline), ...below].join("\\n").replace(/\\n+$/, "") };
 }"""
 
+# What decorations add to the lines, in the order of the screen.
+ADDED = """() => {
+  const spans = [...document.querySelectorAll(".editor-group-container.active .view-lines .view-line span span")];
+  const found = spans.map((span) => [span.getBoundingClientRect(), getComputedStyle(span, "::after").content]);
+  found.sort(([a], [b]) => a.top - b.top || a.left - b.left);
+  const texts = found.map(([, content]) => content).filter((content) => content.startsWith('"'));
+  return texts.map((content) => JSON.parse(content).replaceAll("\\u00a0", " "));
+}"""
+
 TOLD = ".notification-list-item:not(:has(.monaco-progress-container.active)) .notification-list-item-message"
 
 # At each frame that the browser draws: when, what ghost text there is, and the lines.
@@ -180,6 +189,11 @@ class Code:
         return str(self.screen()["ghost"])
 
     @property
+    def added(self) -> list[str]:
+        """The texts that decorations draw next to that of the document."""
+        return list(self.page.evaluate(ADDED))
+
+    @property
     def active(self) -> str:
         """The name on the tab in front."""
         found = self.page.locator(".editor-group-container.active .tab.active")
@@ -213,6 +227,9 @@ class Code:
 
     def wait_for_ghost(self, expected: str) -> None:
         wait(lambda: self.ghost == expected, f"the ghost text {expected!r}")
+
+    def wait_for_added(self, *expected: str) -> None:
+        wait(lambda: self.added == list(expected), f"the texts {expected} of decorations")
 
     def picture(self, path: Path, clip: tuple[int, int, int, int] | None = None) -> None:
         box = dict(zip(("x", "y", "width", "height"), clip, strict=True)) if clip else None
