@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from caesura import wire
 from caesura.client.backend import Backend, EngineError, job_id
 from caesura.server.infill.job import Ask, question
 from caesura.server.next_edit.history import EditHistory, PastEdit
@@ -40,10 +41,13 @@ class _Known:
     key: str = field(default_factory=job_id)  # names the document to the engine without its path
     proposed: dict[str, Sequence[EditProposal]] = field(default_factory=dict)
     dismissed: set[tuple[int, tuple[str, ...], tuple[str, ...]]] = field(default_factory=set)
+    judging: asyncio.Task[Sequence[float]] | None = None
 
     def edited(self, edit: Edit) -> None:
         self.history.edited(edit)
         self.proposed.clear()
+        if self.judging:
+            self.judging.cancel()  # the engine is free for the text as it is now
         last, moved = edit.old_end_point[0], edit.new_end_point[0] - edit.old_end_point[0]
         if moved:
             self.dismissed = {(row + moved if row > last else row, old, new) for row, old, new in self.dismissed}
@@ -123,19 +127,31 @@ class NextEdits:
         invoked: bool,
     ) -> list[EditProposal]:
         """The likeliest proposal, if it is likely enough; none without an engine that can judge. One that would have to
-        be started for it, next to a service, is asked only if the user asked."""
+        be started for it, next to a service, is asked only if the user asked. Ghost text goes first."""
         if "judge" in self._engine.condition.lacks and not invoked:
             return []
-        ask = Ask("invoked" if invoked else "automatic", document=known.key, deadline_ms=DEADLINE_MS)
+        ask = Ask("invoked" if invoked else "speculative", document=known.key, deadline_ms=DEADLINE_MS)
         places = [(one.old, one.new) for one in found]
         job = question(opened.language, [(edit.old, edit.new) for edit in past], places, ask)
+        task = known.judging = asyncio.create_task(self._judged(job))
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
+        chances = () if task.cancelled() else task.result()
+        if not chances:
+            return []
+        chance, best = max(zip(chances, found, strict=True), key=lambda pair: pair[0])
+        return [best] if chance >= LIKELY[self._settings.options.next_edit] else []
+
+    async def _judged(self, job: wire.Infill) -> Sequence[float]:
+        """How likely the engine finds each edit; nothing if it gives no answer."""
         try:
             async with aclosing(self._engine.infill(job)) as events:
                 *_, answer = [event async for event in events]
         except EngineError:
-            return []
-        fill, best = max(zip(answer.holes, found, strict=True), key=lambda pair: pair[0].confidence)
-        return [best] if fill.confidence >= LIKELY[self._settings.options.next_edit] else []
+            return ()
+        return [fill.confidence for fill in answer.holes]
 
 
 def _as_one(text: str, found: Sequence[EditProposal]) -> NextEdit:

@@ -123,7 +123,7 @@ ROOMS: dict[str, set[str]] = {
     "caesura.server.records": {"client", "paths", "ipc"},
     "caesura.server.ghost": {*BELOW, "records"},
     "caesura.server.fills": BELOW,
-    "caesura.server.next_edit": BELOW - {"structured", "wire", "schema"},
+    "caesura.server.next_edit": BELOW - {"structured", "schema"},
     "caesura.server.session": {*BELOW, "ghost", "fills", "next_edit", "records", "ipc", "__version__"},
     "caesura.server.lsp": {*BELOW - {"infill", "languages", "schema"}, "ghost", "fills", "next_edit", "session"},
 }

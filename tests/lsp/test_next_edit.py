@@ -46,12 +46,12 @@ class Judge:
 class Editor:
     """One document; the server's answers are applied as an editor does it."""
 
-    def __init__(self, text: str, *, uri: str = URI, language: str = "python", **settings: object) -> None:
-        self.engine, self.uri, self.version, self.text = Judge(), uri, 0, text
+    def __init__(self, text: str, *, language: str = "python", engine: Any = None, **settings: object) -> None:
+        self.engine, self.uri, self.version, self.text = engine or Judge(), URI, 0, text
         info = EditorInfo("test", "utf-16", (), (), {"warm": False, "trusted": False} | settings)
         self.session = Session(info, lambda *_: self.engine)  # type: ignore[arg-type]
         self.requests = NextEditRequests(self.session)
-        self.session.open(uri, language, 0, text)
+        self.session.open(URI, language, 0, text)
 
     def change(self, old: str, new: str, at: int = 0) -> None:
         """Type over the first place of `old` after the offset `at`, a letter at a time."""
@@ -164,8 +164,7 @@ async def test_an_answer_to_a_text_that_has_changed_is_empty() -> None:
     while not editor.engine.jobs:
         await asyncio.sleep(0)
     editor.change("log", "print")
-    editor.engine.free.set()
-    assert await request == []
+    assert await request == [], "the engine is free, too"
 
 
 async def test_an_engine_that_fails_or_cannot_judge_shows_nothing_and_says_nothing() -> None:
