@@ -77,13 +77,15 @@ def renaming(edit: PastEdit, source: Source, history: Sequence[PastEdit]) -> Ren
 
 def _uses(source: Source, scopes: Scopes, old: str, definition: Definition) -> list[tree_sitter.Node]:
     """The uses of a local name or a function; none if the old name is declared in the same scope again."""
-    owners = [one.owner for one in scopes.definitions(old)]
+    declared = list(scopes.definitions(old))
+    owners = [one.owner for one in declared]
     if any(owner is definition.owner for owner in owners):
         return []
     return [
         node
         for node in source.leaves.get(old, ())
         if _is_plain(node, types=definition.kind == "type")
+        and not any(_extent(node) in one for one in declared)
         and _sees(scopes.around(_extent(node)), definition.owner, owners)
     ]
 

@@ -2,7 +2,7 @@
 it kept, and with those of the other lines, to see what stands for what."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import cached_property
 from typing import NamedTuple
@@ -20,14 +20,14 @@ _CLOSERS = frozenset(")]},;:\n")
 
 class Transfer(NamedTuple):
     """An edit carried over to the rows from `row` on: the lines `old` become `new`. `similarity`: of these lines with
-    the edit's old ones, 0 to 1. `support`: how many edits of the history make the same change, at least 1."""
+    the edit's old ones, 0 to 1. `peers`: the edits of the history that make the same change, this one too."""
 
     edit: PastEdit
     row: int
     old: tuple[str, ...]
     new: tuple[str, ...]
     similarity: float
-    support: int
+    peers: tuple[PastEdit, ...]
 
     @property
     def end(self) -> int:
@@ -152,7 +152,7 @@ class _Line:
 
 
 class _Counterparts:
-    """What stands in `place` for the tokens of `old`. For each boundary of tokens of `old`: `low` is the place after
+    """The counterparts in `place` of the tokens of `old`. For each boundary of tokens of `old`: `low` is the place after
     the counterpart of the token before it, `high` the one before the counterpart of the token after it; `place` may have
     more tokens between the two. Both are None inside of a span that `place` replaces as a whole."""
 
@@ -173,8 +173,8 @@ class _Counterparts:
                 self._missing.update(range(start, end))
 
     def cut(self, boundary: int) -> int | None:
-        """Where to insert at a boundary. What `place` has more belongs to the token after it, as a receiver does, unless
-        that one closes a list."""
+        """Where to insert at a boundary. The tokens that only `place` has belong to the token after them, as a
+        receiver does, unless that one closes a list."""
         ends = boundary == len(self._old) or self._old[boundary][0] in _CLOSERS
         return self.high[boundary] if ends else self.low[boundary]
 
@@ -189,7 +189,9 @@ def transfers(rows: Sequence[str], history: Sequence[PastEdit]) -> Iterator[Tran
     """The edits of a history carried over to each run of rows that is like their old lines, but not to their own
     places."""
     patterns = [EditPattern(edit) for edit in history if len(edit.old) <= MAX_EDIT and len(edit.new) <= MAX_EDIT]
-    support = Counter(pattern.signature for pattern in patterns)
+    peers: dict[Hashable, tuple[PastEdit, ...]] = {}
+    for pattern in patterns:
+        peers[pattern.signature] = (*peers.get(pattern.signature, ()), pattern.edit)
     edited = {row for edit in history for row in range(edit.at, edit.end)}
     prepared = [row_of(row) for row in rows]
     for pattern in patterns:
@@ -202,4 +204,4 @@ def transfers(rows: Sequence[str], history: Sequence[PastEdit]) -> Iterator[Tran
             new = pattern.applied(rows[first : first + size]) if similarity else None
             if new is not None:
                 old = tuple(rows[first : first + size])
-                yield Transfer(pattern.edit, first, old, new, similarity, support[pattern.signature])
+                yield Transfer(pattern.edit, first, old, new, similarity, peers[pattern.signature])
