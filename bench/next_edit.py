@@ -2,10 +2,11 @@
 
     python bench/next_edit.py --data FOLDER [--cases] [--json] [--out bench/results/next_edit.json]
 
-Ways: `nothing`, `replay` (the newest edit again at equal places), the rules with all places at once, and with the first
-place alone. Each row has shares with their 95 % intervals, of wanted cases or, for `quiet`, of the others; `sound` is of
-those shown. `score` is deltaChrF x the harmonic mean of shown and quiet. `--cases` prints each answer that is wrong or
-missing as a diff. A judge (`Judge`) scores proposals against the history; those below THRESHOLD are not shown.
+Ways: `nothing`, `replay` (the newest edit again at equal places), the rules with all places at once, and with the
+first place alone. Each row has shares with their 95 % intervals, of wanted cases or, for `quiet`, of the others;
+`sound` is of those shown. `score` is deltaChrF x the harmonic mean of shown and quiet. `--cases` prints each answer that
+is wrong or missing as a diff. A judge (`Judge`) scores proposals against the history; those below THRESHOLD are not
+shown.
 """
 
 import argparse
@@ -133,7 +134,14 @@ def picture(report: Report) -> str:
     for group, ways in report["sets"].items():
         for way, row in ways.items():
             shares = [_percent(row[name]) for name in ("exact", "shown", "sound", "quiet")]
-            rows.append([f"{group}: {way}", f"{row['wanted']}+{row['unwanted']}", row["score"], *shares])
+            rows.append(
+                [
+                    f"{group}: {way}",
+                    f"{row['wanted']}+{row['unwanted']}",
+                    None if row["score"] is None else f"{row['score']:.2f}",
+                    *shares,
+                ]
+            )
     head = ["set, kind: way", "cases", "score", "exact %", "shown %", "sound %", "quiet %"]
     times = [[name, ms["p50"], ms["p95"]] for name, ms in report["ms"].items()]
     return table(head, rows) + "\n\n" + table(["ms of an answer", "p50", "p95"], times)

@@ -1,8 +1,10 @@
 """The reasons to stay silent about an edit that was carried over. Each is a rule of one sentence."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from caesura.server.languages import COMMON
 from caesura.server.next_edit.history import PastEdit
 from caesura.server.next_edit.source import Source
 from caesura.server.next_edit.tokens import Change, changes, is_identifier, is_number, strings, tokens
@@ -11,6 +13,7 @@ from caesura.server.text import repair
 
 REPEATED = 2  # edits that make the same change, with which it counts as a pattern
 
+_TWICE = re.compile(r"(\b\w+(?:\.|::|->))\1")
 _DECLARES = frozenset(("def", "fn", "func", "function"))
 
 Gate = Callable[[Transfer, Source, Sequence[PastEdit]], bool]
@@ -24,8 +27,10 @@ def changes_nothing(found: Transfer, source: Source, history: Sequence[PastEdit]
 
 
 def says_twice(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
-    """The place has already what the edit added, as `retry=True` in a call."""
+    """The place has already what the edit added, as `retry=True` in a call, or would get a receiver twice."""
     before, there = _joined(found.edit.old), _joined(found.old)
+    if _TWICE.search(_joined(found.new)) and not _TWICE.search(there):
+        return True
     added = (_signs(one.new) for one in _additions(found.edit.old, found.edit.new))
     return any(sign in there and sign not in before for sign in added if any(map(str.isalnum, sign)))
 
@@ -112,9 +117,9 @@ class Neighbour(NamedTuple):
 
 
 def _neighbours(old: Sequence[str], new: Sequence[str]) -> frozenset[Neighbour]:
-    """The neighbours of the first addition; empty if the edit does not only add tokens within lines."""
+    """The neighbours of the first addition; empty if the edit does not only add."""
     added = _additions(old, new)
-    if not added or len(added) < len(changes(tokens(old), tokens(new))) or len(old) != len(new):
+    if not added or len(added) < len(changes(tokens(old), tokens(new))):
         return frozenset()
     before, after = (
         [token for token in part if token.strip() or token[0] == "\n"]
@@ -124,7 +129,7 @@ def _neighbours(old: Sequence[str], new: Sequence[str]) -> frozenset[Neighbour]:
     sides: tuple[tuple[Literal["before", "after"], list[str]], ...] = (("before", before[::-1]), ("after", after))
     for side, run in sides:
         line = next((at for at, token in enumerate(run) if token[0] == "\n"), len(run))
-        found += [Neighbour(side, token) for token in run[:line] if is_identifier(token)][:1]
+        found += [Neighbour(side, token) for token in run[:line] if is_identifier(token) and token not in COMMON][:1]
     return frozenset(found)
 
 

@@ -118,7 +118,7 @@ class EditHistory:
         return PastEdit(tuple(old), tuple(new), at)
 
     def _add(self, edit: PastEdit) -> None:
-        """Add an edit. If it goes on with what an earlier one wrote, both become one; if it undoes that, both vanish."""
+        """Add an edit. One that goes on with an earlier one is one with it; one that undoes it removes both."""
         for earlier in self._edits:
             if both := _joined(earlier, edit):
                 self._edits.remove(earlier)

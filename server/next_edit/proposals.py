@@ -38,8 +38,8 @@ class EditProposal:
 def proposals(
     text: str, tree: tree_sitter.Tree | None, language: Language, history: Sequence[PastEdit]
 ) -> Sequence[EditProposal]:
-    """The proposals for a document with these last edits, oldest first: a renaming alone, in the order of its places, or
-    else others, the most similar place first. No two touch the same line. `tree` is the tree of `text`; without one,
+    """The proposals for a document with these last edits, oldest first: a renaming alone, in the order of its places,
+    or else others, the most similar place first. No two touch the same line. `tree` is the tree of `text`; without one,
     there are no renamings."""
     if not history or len(text) > MAX_TEXT:
         return ()

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from caesura.server.next_edit.history import PastEdit
@@ -107,7 +108,8 @@ class EditPattern:
             if begin is None or stop is None:
                 return None
             text += place[begin:stop]
-        return tuple(text)
+        glued = any(one[-1].isalnum() and other[0].isalnum() for one, other in pairwise(text))
+        return None if glued else tuple(text)
 
 
 class Row(NamedTuple):
@@ -152,9 +154,9 @@ class _Line:
 
 
 class _Counterparts:
-    """The counterparts in `place` of the tokens of `old`. For each boundary of tokens of `old`: `low` is the place after
-    the counterpart of the token before it, `high` the one before the counterpart of the token after it; `place` may have
-    more tokens between the two. Both are None inside of a span that `place` replaces as a whole."""
+    """The counterparts in `place` of the tokens of `old`. For each boundary of tokens of `old`: `low` is the place
+    after the counterpart of the token before it, `high` the one before the counterpart of the token after it; `place`
+    may have more tokens between the two. Both are None inside of a span that `place` replaces as a whole."""
 
     def __init__(self, old: Tokens, place: Tokens) -> None:
         self._old = old
