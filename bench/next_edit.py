@@ -4,9 +4,9 @@
 
 Ways: `nothing`, `replay` (the newest edit again at equal places), the rules with all places at once, and with the
 first place alone. Each row has shares with their 95 % intervals, of wanted cases or, for `quiet`, of the others;
-`sound` is of those shown. `score` is deltaChrF x the harmonic mean of shown and quiet. `--cases` prints each answer that
-is wrong or missing as a diff. A judge (`Judge`) scores proposals against the history; those below THRESHOLD are not
-shown.
+`sound` is of those shown. `score` is deltaChrF x the harmonic mean of shown and quiet. `--cases` prints each answer
+that is wrong or missing as a diff. A judge (`Judge`) scores proposals against the history; those below THRESHOLD are
+not shown.
 """
 
 import argparse

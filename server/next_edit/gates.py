@@ -9,7 +9,6 @@ from caesura.server.next_edit.history import PastEdit
 from caesura.server.next_edit.source import Source
 from caesura.server.next_edit.tokens import Change, changes, is_identifier, is_number, strings, tokens
 from caesura.server.next_edit.transfer import Transfer
-from caesura.server.text import repair
 
 REPEATED = 2  # edits that make the same change, with which it counts as a pattern
 
@@ -76,13 +75,7 @@ def takes_other_name(found: Transfer, source: Source, history: Sequence[PastEdit
 
 def breaks_syntax(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
     """The text would have more syntax errors than before."""
-    if source.tree is None:
-        return False
-    start, end = source.span(found.row, found.end)
-    text = source.text[:start] + "\n".join(found.new) + source.text[end:]
-    tail = len(source.text) - end
-    tree = repair.reparsed(source.tree, source.text, text, start, tail, source.language.id)
-    return repair.faults(tree).nodes > source.faults
+    return source.breaks(found.row, found.end, found.new)
 
 
 GATES: tuple[Gate, ...] = (  # the cheap ones first

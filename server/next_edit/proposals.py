@@ -16,6 +16,7 @@ from caesura.server.next_edit.source import Source
 from caesura.server.next_edit.transfer import Transfer, transfers
 
 MAX_PROPOSALS = 16  # edits carried over
+MAX_CANDIDATES = 64  # that the gates look at, the most similar ones
 MAX_TEXT = 400_000  # characters; a longer document gets no proposals
 
 
@@ -68,7 +69,7 @@ def _repeats(source: Source, history: Sequence[PastEdit]) -> Iterator[EditPropos
     newest = history[-1].at
     ranked = sorted(transfers(source.rows, history), key=lambda one: (-one.similarity, abs(one.row - newest)))
     taken: set[int] = set()
-    for found in ranked:
+    for found in ranked[:MAX_CANDIDATES]:
         rows = set(range(found.row, found.end))
         if len(taken) >= MAX_PROPOSALS or rows & taken or not _is_uniform(source, found):
             continue

@@ -8,9 +8,12 @@ like that of the others.
 import re
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import NamedTuple
 
 Tokens = tuple[str, ...]
+
+KNOWN = 64  # pairs of texts whose changes are kept, since several gates ask for those of one place
 
 _TOKEN = re.compile(r"[^\W\d]\w*|\d+(?:\.\d+)*\w*|\n[ \t]*|[ \t]+|.", re.DOTALL)
 _INDENT = re.compile(r"[ \t]*")
@@ -56,9 +59,10 @@ def aligned(old: Tokens, new: Tokens) -> Sequence[tuple[str, int, int, int, int]
     return SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
 
 
-def changes(old: Tokens, new: Tokens) -> list[Change]:
-    """What differs, in order."""
-    return [Change(a, b, new[c:d]) for kind, a, b, c, d in aligned(old, new) if kind != "equal"]
+@lru_cache(KNOWN)
+def changes(old: Tokens, new: Tokens) -> Sequence[Change]:
+    """The differences, in order."""
+    return tuple(Change(a, b, new[c:d]) for kind, a, b, c, d in aligned(old, new) if kind != "equal")
 
 
 def strings(row: Tokens) -> Iterator[bool]:

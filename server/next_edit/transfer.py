@@ -13,6 +13,7 @@ from caesura.server.next_edit.tokens import Change, Tokens, aligned, changes, de
 
 MIN_SIMILARITY = 0.5
 MAX_EDIT = 12  # lines of an edit that is carried over, before or after it
+REACH = 400  # rows before and after the newest edit; more would take too long
 MAX_ROW = 400  # characters; a longer row is data
 SHORT = 4  # tokens: what an edit drops of at most so many must stand together in the other lines
 _OF_TOKENS, _OF_CHANGED = 0.6, 0.4  # weights of a similarity
@@ -188,21 +189,22 @@ class _Counterparts:
 
 
 def transfers(rows: Sequence[str], history: Sequence[PastEdit]) -> Iterator[Transfer]:
-    """The edits of a history carried over to each run of rows that is like their old lines, but not to their own
-    places."""
+    """The edits of a history, which has one, carried over to each run of rows that is like their old lines, within
+    REACH of the newest edit, but not to their own places."""
+    reach = range(max(0, history[-1].at - REACH), min(len(rows), history[-1].end + REACH))
     patterns = [EditPattern(edit) for edit in history if len(edit.old) <= MAX_EDIT and len(edit.new) <= MAX_EDIT]
     peers: dict[Hashable, tuple[PastEdit, ...]] = {}
     for pattern in patterns:
         peers[pattern.signature] = (*peers.get(pattern.signature, ()), pattern.edit)
     edited = {row for edit in history for row in range(edit.at, edit.end)}
-    prepared = [row_of(row) for row in rows]
+    prepared = {row: row_of(rows[row]) for row in reach}
     for pattern in patterns:
         size = len(pattern.edit.old)
-        for first in range(len(rows) - size + 1):
+        for first in reach[: len(reach) - size + 1]:
             place = range(first, first + size)
             if not prepared[first].tokens or any(row in edited for row in place):
                 continue
-            similarity = pattern.similarity(prepared[first : first + size])
+            similarity = pattern.similarity([prepared[row] for row in place])
             new = pattern.applied(rows[first : first + size]) if similarity else None
             if new is not None:
                 old = tuple(rows[first : first + size])
