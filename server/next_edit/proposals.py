@@ -3,7 +3,7 @@ to lines like those that they changed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Literal
 
 import tree_sitter
@@ -66,10 +66,8 @@ def _renamed(line: str, uses: Sequence[Use]) -> str:
 
 
 def _repeats(source: Source, history: Sequence[PastEdit]) -> Iterator[EditProposal]:
-    newest = history[-1].at
-    ranked = sorted(transfers(source.rows, history), key=lambda one: (-one.similarity, abs(one.row - newest)))
     taken: set[int] = set()
-    for found in ranked[:MAX_CANDIDATES]:
+    for found in islice(transfers(source.rows, history), MAX_CANDIDATES):
         rows = set(range(found.row, found.end))
         if len(taken) >= MAX_PROPOSALS or rows & taken or not _is_uniform(source, found):
             continue

@@ -190,12 +190,25 @@ class _Counterparts:
 
 def transfers(rows: Sequence[str], history: Sequence[PastEdit]) -> Iterator[Transfer]:
     """The edits of a history, which has one, carried over to each run of rows that is like their old lines, within
-    REACH of the newest edit, but not to their own places."""
-    reach = range(max(0, history[-1].at - REACH), min(len(rows), history[-1].end + REACH))
+    REACH of the newest edit, but not to their own places. The most similar first, of those the nearest."""
+    newest = history[-1].at
     patterns = [EditPattern(edit) for edit in history if len(edit.old) <= MAX_EDIT and len(edit.new) <= MAX_EDIT]
     peers: dict[Hashable, tuple[PastEdit, ...]] = {}
     for pattern in patterns:
         peers[pattern.signature] = (*peers.get(pattern.signature, ()), pattern.edit)
+    ranked = sorted(_similar(rows, history, patterns), key=lambda found: (-found[0], abs(found[1] - newest)))
+    for similarity, first, pattern in ranked:
+        old = tuple(rows[first : first + len(pattern.edit.old)])
+        new = pattern.applied(old)
+        if new is not None:
+            yield Transfer(pattern.edit, first, old, new, similarity, peers[pattern.signature])
+
+
+def _similar(
+    rows: Sequence[str], history: Sequence[PastEdit], patterns: Sequence[EditPattern]
+) -> Iterator[tuple[float, int, EditPattern]]:
+    """Similarity, first row and pattern, of each run of rows that is like the old lines of a pattern."""
+    reach = range(max(0, history[-1].at - REACH), min(len(rows), history[-1].end + REACH))
     edited = {row for edit in history for row in range(edit.at, edit.end)}
     prepared = {row: row_of(rows[row]) for row in reach}
     for pattern in patterns:
@@ -204,8 +217,5 @@ def transfers(rows: Sequence[str], history: Sequence[PastEdit]) -> Iterator[Tran
             place = range(first, first + size)
             if not prepared[first].tokens or any(row in edited for row in place):
                 continue
-            similarity = pattern.similarity([prepared[row] for row in place])
-            new = pattern.applied(rows[first : first + size]) if similarity else None
-            if new is not None:
-                old = tuple(rows[first : first + size])
-                yield Transfer(pattern.edit, first, old, new, similarity, peers[pattern.signature])
+            if similarity := pattern.similarity([prepared[row] for row in place]):
+                yield similarity, first, pattern
