@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from caesura.server.languages import COMMON
 from caesura.server.next_edit.history import PastEdit
-from caesura.server.next_edit.source import Source
+from caesura.server.next_edit.source import EditedSource
 from caesura.server.next_edit.tokens import Change, changes, is_identifier, is_number, strings, tokens
 from caesura.server.next_edit.transfer import Transfer
 
@@ -15,17 +15,17 @@ REPEATED = 2  # edits that make the same change, with which it counts as a patte
 _TWICE = re.compile(r"(\b\w+(?:\.|::|->))\1")
 _DECLARES = frozenset(("def", "fn", "func", "function"))
 
-Gate = Callable[[Transfer, Source, Sequence[PastEdit]], bool]
+EditGate = Callable[[Transfer, EditedSource, Sequence[PastEdit]], bool]
 
 
-def changes_nothing(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def changes_nothing(found: Transfer, source: EditedSource, history: Sequence[PastEdit]) -> bool:
     """Only blanks would change, or the new lines stand there already."""
     there = tuple(source.rows[found.row : found.row + len(found.new)])
     stands = len(found.new) > len(found.old) and there == found.new
     return stands or _code(found.old) == _code(found.new)
 
 
-def says_twice(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def says_twice(found: Transfer, source: EditedSource, history: Sequence[PastEdit]) -> bool:
     """The place has already what the edit added, as `retry=True` in a call, or would get a receiver twice."""
     before, there = _joined(found.edit.old), _joined(found.old)
     if _TWICE.search(_joined(found.new)) and not _TWICE.search(there):
@@ -34,38 +34,38 @@ def says_twice(found: Transfer, source: Source, history: Sequence[PastEdit]) -> 
     return any(sign in there and sign not in before for sign in added if any(map(str.isalnum, sign)))
 
 
-def adds_elsewhere(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def adds_elsewhere(found: Transfer, source: EditedSource, history: Sequence[PastEdit]) -> bool:
     """The edit only added tokens, and the place lacks the name next to them, or the call or signature around them."""
-    shared = frozenset[Neighbour].intersection(*(_neighbours(edit.old, edit.new) for edit in found.peers))
+    shared = frozenset[Surrounding].intersection(*(_surroundings(edit.old, edit.new) for edit in found.peers))
     if not shared:
         return False
-    there = _neighbours(found.old, found.new)
+    there = _surroundings(found.old, found.new)
     around = {one for one in shared if one.side == "around"}
     return not around <= there or (around < shared and not shared & there)
 
 
-def undoes(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def undoes(found: Transfer, source: EditedSource, history: Sequence[PastEdit]) -> bool:
     """The new lines are the old ones of an edit: never undo the user."""
     return any(_code(edit.old) == _code(found.new) for edit in history)
 
 
-def adds_once(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def adds_once(found: Transfer, source: EditedSource, history: Sequence[PastEdit]) -> bool:
     """The edit only added whole lines: a line added once is rarely added elsewhere."""
     rest = iter(found.edit.new)
     return len(found.peers) < REPEATED and all(line in rest for line in found.edit.old)
 
 
-def is_prose(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def is_prose(found: Transfer, source: EditedSource, history: Sequence[PastEdit]) -> bool:
     """The place lies in a comment or a docstring, where words repeat by chance."""
     return len(found.peers) < REPEATED and any(_in_prose(source, row, column) for row, column in _places(found))
 
 
-def chooses_value(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def chooses_value(found: Transfer, source: EditedSource, history: Sequence[PastEdit]) -> bool:
     """Only a number or the inside of a string changed, and the lines differ: values are chosen, not repeated."""
     return len(found.peers) < REPEATED and found.old != found.edit.old and _only_values(found.edit)
 
 
-def takes_other_name(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def takes_other_name(found: Transfer, source: EditedSource, history: Sequence[PastEdit]) -> bool:
     """The edit only swaps one identifier that is still declared: the places left belong to that declaration."""
     swap = swapped(found.edit)
     if swap is None:
@@ -73,12 +73,12 @@ def takes_other_name(found: Transfer, source: Source, history: Sequence[PastEdit
     return source.scopes is not None and any(source.scopes.definitions(swap[0]))
 
 
-def breaks_syntax(found: Transfer, source: Source, history: Sequence[PastEdit]) -> bool:
+def breaks_syntax(found: Transfer, source: EditedSource, history: Sequence[PastEdit]) -> bool:
     """The text would have more syntax errors than before."""
     return source.breaks(found.row, found.end, found.new)
 
 
-GATES: tuple[Gate, ...] = (  # the cheap ones first
+GATES: tuple[EditGate, ...] = (  # the cheap ones first
     changes_nothing,
     undoes,
     adds_once,
@@ -102,15 +102,15 @@ def swapped(edit: PastEdit) -> tuple[str, str] | None:
     return (before[0], after[0]) if names else None
 
 
-class Neighbour(NamedTuple):
+class Surrounding(NamedTuple):
     """A name before or after tokens that were added, or the call or signature around them: `f(` or `def f(`."""
 
     side: Literal["before", "after", "around"]
     text: str
 
 
-def _neighbours(old: Sequence[str], new: Sequence[str]) -> frozenset[Neighbour]:
-    """The neighbours of the first addition; empty if the edit does not only add."""
+def _surroundings(old: Sequence[str], new: Sequence[str]) -> frozenset[Surrounding]:
+    """The surroundings of the first addition; empty if the edit does not only add."""
     added = _additions(old, new)
     if not added or len(added) < len(changes(tokens(old), tokens(new))):
         return frozenset()
@@ -118,11 +118,11 @@ def _neighbours(old: Sequence[str], new: Sequence[str]) -> frozenset[Neighbour]:
         [token for token in part if token.strip() or token[0] == "\n"]
         for part in (tokens(old)[: added[0].start], tokens(old)[added[0].start :])
     )
-    found = [Neighbour("around", text) for text in _around(before)]
+    found = [Surrounding("around", text) for text in _around(before)]
     sides: tuple[tuple[Literal["before", "after"], list[str]], ...] = (("before", before[::-1]), ("after", after))
     for side, run in sides:
         line = next((at for at, token in enumerate(run) if token[0] == "\n"), len(run))
-        found += [Neighbour(side, token) for token in run[:line] if is_identifier(token) and token not in COMMON][:1]
+        found += [Surrounding(side, token) for token in run[:line] if is_identifier(token) and token not in COMMON][:1]
     return frozenset(found)
 
 
@@ -177,7 +177,7 @@ def _places(found: Transfer) -> Iterator[tuple[int, int]]:
     )
 
 
-def _in_prose(source: Source, row: int, column: int) -> bool:
+def _in_prose(source: EditedSource, row: int, column: int) -> bool:
     node = source.node_at(row, column)
     if node is None:
         mark = source.language.comment

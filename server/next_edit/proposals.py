@@ -12,7 +12,7 @@ from caesura.server.languages import Language
 from caesura.server.next_edit.gates import GATES
 from caesura.server.next_edit.history import PastEdit
 from caesura.server.next_edit.rename import Renaming, Use, renaming
-from caesura.server.next_edit.source import Source
+from caesura.server.next_edit.source import EditedSource
 from caesura.server.next_edit.transfer import Transfer, transfers
 
 MAX_PROPOSALS = 16  # edits carried over
@@ -44,14 +44,14 @@ def proposals(
     there are no renamings."""
     if not history or len(text) > MAX_TEXT:
         return ()
-    source = Source(text, tree, language)
+    source = EditedSource(text, tree, language)
     for edit in reversed(history):
         if found := renaming(edit, source, history):
             return tuple(_renames(found, source))
     return tuple(_repeats(source, history))
 
 
-def _renames(found: Renaming, source: Source) -> Iterator[EditProposal]:
+def _renames(found: Renaming, source: EditedSource) -> Iterator[EditProposal]:
     why = f"`{found.old}` is now `{found.new}`, by your edit in line {found.edit.at + 1}."
     for row, uses in groupby(found.uses, key=lambda use: use.row):
         old = source.rows[row]
@@ -65,7 +65,7 @@ def _renamed(line: str, uses: Sequence[Use]) -> str:
     return data.decode()
 
 
-def _repeats(source: Source, history: Sequence[PastEdit]) -> Iterator[EditProposal]:
+def _repeats(source: EditedSource, history: Sequence[PastEdit]) -> Iterator[EditProposal]:
     taken: set[int] = set()
     for found in islice(transfers(source.rows, history), MAX_CANDIDATES):
         rows = set(range(found.row, found.end))
@@ -77,14 +77,14 @@ def _repeats(source: Source, history: Sequence[PastEdit]) -> Iterator[EditPropos
             yield _proposal(source, found.row, found.old, found.new, "repeat", why)
 
 
-def _is_uniform(source: Source, found: Transfer) -> bool:
+def _is_uniform(source: EditedSource, found: Transfer) -> bool:
     """True if the lines of a place have the same line breaks, so that the others stay as they are."""
     start, end = source.span(found.row, found.end)
     return source.text[start:end] == source.line_break(found.row).join(found.old)
 
 
 def _proposal(
-    source: Source,
+    source: EditedSource,
     row: int,
     old: tuple[str, ...],
     new: tuple[str, ...],

@@ -12,7 +12,7 @@ from caesura.server.languages import Language, query
 from caesura.server.text import repair
 
 
-class Source:
+class EditedSource:
     """`tree` is that of the text, or None. Rows end at `\\n`; `rows` has them without line breaks."""
 
     def __init__(self, text: str, tree: tree_sitter.Tree | None, language: Language) -> None:

@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import NamedTuple
 
-Tokens = tuple[str, ...]
+CodeTokens = tuple[str, ...]
 
 KNOWN = 64  # pairs of texts whose changes are kept, since several gates ask for those of one place
 
@@ -26,10 +26,10 @@ class Change(NamedTuple):
 
     start: int
     end: int
-    new: Tokens
+    new: CodeTokens
 
 
-def tokens(lines: Sequence[str]) -> Tokens:
+def tokens(lines: Sequence[str]) -> CodeTokens:
     return tuple(_TOKEN.findall("".join(f"\n{line}" for line in lines)))
 
 
@@ -54,18 +54,18 @@ def dedented(lines: Sequence[str], margin: str) -> list[str] | None:
     return None
 
 
-def aligned(old: Tokens, new: Tokens) -> Sequence[tuple[str, int, int, int, int]]:
+def aligned(old: CodeTokens, new: CodeTokens) -> Sequence[tuple[str, int, int, int, int]]:
     """The operations of difflib that turn `old` into `new`."""
     return SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
 
 
 @lru_cache(KNOWN)
-def changes(old: Tokens, new: Tokens) -> Sequence[Change]:
+def changes(old: CodeTokens, new: CodeTokens) -> Sequence[Change]:
     """The differences, in order."""
     return tuple(Change(a, b, new[c:d]) for kind, a, b, c, d in aligned(old, new) if kind != "equal")
 
 
-def strings(row: Tokens) -> Iterator[bool]:
+def strings(row: CodeTokens) -> Iterator[bool]:
     """For each token: True if it lies inside the quotes of a string that begins on its line."""
     quote = ""
     for token in row:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from caesura.server.next_edit.history import PastEdit
-from caesura.server.next_edit.tokens import Change, Tokens, aligned, changes, dedented, indent, tokens
+from caesura.server.next_edit.tokens import Change, CodeTokens, aligned, changes, dedented, indent, tokens
 
 MIN_SIMILARITY = 0.5
 MAX_EDIT = 12  # lines of an edit that is carried over, before or after it
@@ -50,7 +50,7 @@ class EditPattern:
         self.changes: Sequence[Change] = changes(self._old, self._new)
 
     @cached_property
-    def signature(self) -> frozenset[tuple[Tokens, Tokens]]:
+    def signature(self) -> frozenset[tuple[CodeTokens, CodeTokens]]:
         """The set of its token changes, by which two edits are the same change."""
         return frozenset((self._old[one.start : one.end], one.new) for one in self.changes)
 
@@ -72,7 +72,7 @@ class EditPattern:
             yield from [token for token in self._old[: change.start] if token.strip()][-1:]
             yield from [token for token in self._old[change.end :] if token.strip()][:1]
 
-    def similarity(self, rows: Sequence["Row"]) -> float:
+    def similarity(self, rows: Sequence["RowTokens"]) -> float:
         """The mean similarity of line pairs; 0 where it is below MIN_SIMILARITY."""
         least, total = MIN_SIMILARITY * len(rows), 0.0
         bounds = [line.bound(row) for line, row in zip(self._lines, rows, strict=True)]
@@ -94,7 +94,7 @@ class EditPattern:
             return None
         return tuple(margin + line if line else "" for line in "".join(new).split("\n")[1:])
 
-    def _applied(self, place: Tokens) -> Tokens | None:
+    def _applied(self, place: CodeTokens) -> CodeTokens | None:
         counterparts = _Counterparts(self._old, place)
         adds = {start for _, start, end, _, _ in self._operations if start == end}
         text: list[str] = []
@@ -113,27 +113,27 @@ class EditPattern:
         return None if glued else tuple(text)
 
 
-class Row(NamedTuple):
+class RowTokens(NamedTuple):
     """A row of the document, prepared to be compared. `counts` has its tokens without indentation."""
 
-    tokens: Tokens
+    tokens: CodeTokens
     counts: Counter[str]
 
 
-def row_of(line: str) -> Row:
+def row_of(line: str) -> RowTokens:
     found = tokens([line])[1:] if len(line) <= MAX_ROW else ()
-    return Row(found, Counter(found))
+    return RowTokens(found, Counter(found))
 
 
 class _Line:
     """A line of an edit's old text, with the tokens by which other lines are like it."""
 
-    def __init__(self, row: Tokens, telling: set[str]) -> None:
+    def __init__(self, row: CodeTokens, telling: set[str]) -> None:
         self._tokens, self._telling, self._counts = row, telling, Counter(row)
-        self._known: dict[Tokens, float] = {}
+        self._known: dict[CodeTokens, float] = {}
         self._matcher = SequenceMatcher(None, "", row, autojunk=False)  # caches what it finds of the second text
 
-    def bound(self, row: Row) -> float:
+    def bound(self, row: RowTokens) -> float:
         """At least the similarity, and cheap."""
         if not row.tokens or not self._tokens:
             return float(row.tokens == self._tokens)
@@ -141,7 +141,7 @@ class _Line:
         common = sum(min(number, more[token]) for token, number in fewer.items() if token in more)
         return _OF_TOKENS * 2 * common / (len(row.tokens) + len(self._tokens)) + self._share(row)
 
-    def similarity(self, row: Row) -> float:
+    def similarity(self, row: RowTokens) -> float:
         if not row.tokens or not self._tokens:
             return float(row.tokens == self._tokens)
         if row.tokens not in self._known:
@@ -149,7 +149,7 @@ class _Line:
             self._known[row.tokens] = _OF_TOKENS * self._matcher.ratio() + self._share(row)
         return self._known[row.tokens]
 
-    def _share(self, row: Row) -> float:
+    def _share(self, row: RowTokens) -> float:
         present = sum(token in row.counts for token in self._telling)
         return _OF_CHANGED * present / len(self._telling) if self._telling else 0.0
 
@@ -159,7 +159,7 @@ class _Counterparts:
     after the counterpart of the token before it, `high` the one before the counterpart of the token after it; `place`
     may have more tokens between the two. Both are None inside of a span that `place` replaces as a whole."""
 
-    def __init__(self, old: Tokens, place: Tokens) -> None:
+    def __init__(self, old: CodeTokens, place: CodeTokens) -> None:
         self._old = old
         self.low: list[int | None] = [None] * (len(old) + 1)
         self.high: list[int | None] = [None] * (len(old) + 1)
