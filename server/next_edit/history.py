@@ -135,7 +135,7 @@ def _joined(earlier: PastEdit, later: PastEdit) -> PastEdit | None:
     if first < 0 or earlier.new[first:last] != later.old:
         return None
     new = (*earlier.new[:first], *later.new, *earlier.new[last:])
-    _, begin, end = _changed(earlier.old, earlier.new)
+    begin, _, end = _changed(earlier.old, earlier.new)
     start, _, stop = _changed(new, earlier.new)
     return PastEdit(earlier.old, new, earlier.at) if start <= end and begin <= stop else None
 

@@ -116,6 +116,7 @@ ROOMS: dict[str, set[str]] = {
     "caesura.server.words": set(),
     "caesura.server.text": {"languages", "words"},
     "caesura.server.context": {"text", "languages", "names", "options", "wire", "schema", "recent", "ipc", "paths"},
+    "caesura.server.next_edit": {"context", "text", "languages"},
     "caesura.server.structured": {"context", "text", "languages", "libraries", "wire", "schema"},
     "caesura.server.infill": {
         *("context", "structured", "text", "languages", "names", "options", "client", "wire", "schema")
