@@ -163,7 +163,8 @@ def picture(report: Report) -> str:
     for group, ways in report["sets"].items():
         for way, row in ways.items():
             shares = [_percent(row[name]) for name in ("exact", "shown", "sound", "quiet")]
-            rows.append([f"{group}: {way}", f"{row['wanted']}+{row['unwanted']}", row["score"], *shares])
+            score = None if row["score"] is None else f"{row['score']:.2f}"
+            rows.append([f"{group}: {way}", f"{row['wanted']}+{row['unwanted']}", score, *shares])
     head = ["set, kind: way", "cases", "score", "exact %", "shown %", "sound %", "quiet %"]
     times = [[name, ms["p50"], ms["p95"]] for name, ms in report["ms"].items()]
     return table(head, rows) + "\n\n" + table(["ms of an answer", "p50", "p95"], times)

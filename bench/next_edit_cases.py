@@ -59,21 +59,21 @@ def _past(text: str, row: int, file: str, old: str, new: str) -> PastEdit | None
     """An edit of a scenario, which has no place: the one nearest to the cursor. None if its lines are not there."""
     before, after, lines = old.splitlines(), new.splitlines(), text.split("\n")
     places = [at for at in range(len(lines)) if lines[at : at + len(after)] == after]
-    return _cut(before, after, min(places, key=lambda at: abs(at + 1 - row))) if places else None
+    return _cut(lines, before, after, min(places, key=lambda at: abs(at + 1 - row))) if places else None
 
 
-def _cut(old: Sequence[str], new: Sequence[str], at: int) -> PastEdit:
-    """The lines that differ, or one more where lines are only added or only removed."""
+def _cut(text: Sequence[str], old: Sequence[str], new: Sequence[str], at: int) -> PastEdit:
+    """The lines that differ, or one more of the text where lines are only added or only removed."""
     start, end = common(old, new)
-    before, after = old[start : len(old) - end], new[start : len(new) - end]
-    if before and after:
-        return PastEdit(tuple(before), tuple(after), at + start)
-    start, end = (start - 1, end) if start else (start, max(0, end - 1))
-    return PastEdit(tuple(old[start : len(old) - end]), tuple(new[start : len(new) - end]), at + start)
+    before, after, at = old[start : len(old) - end], new[start : len(new) - end], at + start
+    if not before or not after:
+        above, below = (text[at - 1 : at], []) if at else ([], text[len(after) : len(after) + 1])
+        before, after, at = [*above, *before, *below], [*above, *after, *below], at - len(above)
+    return PastEdit(tuple(before), tuple(after), at)
 
 
 def _release(case: dict[str, Any]) -> NextEditCase:
-    history = tuple(_cut(one["old"], one["new"], one["at"] - 1) for one in case["history"])
+    history = tuple(_cut(case["text"], one["old"], one["new"], one["at"] - 1) for one in case["history"])
     wanted = "\n".join(case["expected"]) if case["expected"] is not None else None
     text = "\n".join(case["text"])
     return NextEditCase(case["id"], "releases", case["kind"], case["language"], text, history, wanted)

@@ -118,7 +118,7 @@ class EditHistory:
         return PastEdit(tuple(old), tuple(new), at)
 
     def _add(self, edit: PastEdit) -> None:
-        """Add an edit. It becomes one with an earlier edit that it goes on with; if it undoes that, both vanish."""
+        """Add an edit. One that goes on with an earlier one is one with it; one that undoes it removes both."""
         for earlier in self._edits:
             if both := _joined(earlier, edit):
                 self._edits.remove(earlier)
@@ -135,7 +135,7 @@ def _joined(earlier: PastEdit, later: PastEdit) -> PastEdit | None:
     if first < 0 or earlier.new[first:last] != later.old:
         return None
     new = (*earlier.new[:first], *later.new, *earlier.new[last:])
-    _, begin, end = _changed(earlier.old, earlier.new)
+    begin, _, end = _changed(earlier.old, earlier.new)
     start, _, stop = _changed(new, earlier.new)
     return PastEdit(earlier.old, new, earlier.at) if start <= end and begin <= stop else None
 

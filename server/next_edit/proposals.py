@@ -3,19 +3,20 @@ to lines like those that they changed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Literal
 
 import tree_sitter
 
 from caesura.server.languages import Language
-from caesura.server.next_edit.edited_text import EditedText
 from caesura.server.next_edit.gates import GATES
 from caesura.server.next_edit.history import PastEdit
 from caesura.server.next_edit.rename import Renaming, Use, renaming
+from caesura.server.next_edit.source import EditedSource
 from caesura.server.next_edit.transfer import Transfer, transfers
 
 MAX_PROPOSALS = 6  # edits carried over; a judge takes 50 to 100 rows for each
+MAX_CANDIDATES = 64  # that the gates look at, the most similar ones
 MAX_TEXT = 400_000  # characters; a longer document gets no proposals
 
 
@@ -43,14 +44,14 @@ def proposals(
     there are no renamings."""
     if not history or len(text) > MAX_TEXT:
         return ()
-    source = EditedText(text, tree, language)
+    source = EditedSource(text, tree, language)
     for edit in reversed(history):
         if found := renaming(edit, source, history):
             return tuple(_renames(found, source))
-    return tuple(_repeats(source, history))
+    return tuple(islice(_repeats(source, history), MAX_PROPOSALS))
 
 
-def _renames(found: Renaming, source: EditedText) -> Iterator[EditProposal]:
+def _renames(found: Renaming, source: EditedSource) -> Iterator[EditProposal]:
     why = f"`{found.old}` is now `{found.new}`, by your edit in line {found.edit.at + 1}."
     for row, uses in groupby(found.uses, key=lambda use: use.row):
         old = source.rows[row]
@@ -64,13 +65,11 @@ def _renamed(line: str, uses: Sequence[Use]) -> str:
     return data.decode()
 
 
-def _repeats(source: EditedText, history: Sequence[PastEdit]) -> Iterator[EditProposal]:
-    newest = history[-1].at
-    ranked = sorted(transfers(source.rows, history), key=lambda one: (-one.similarity, abs(one.row - newest)))
+def _repeats(source: EditedSource, history: Sequence[PastEdit]) -> Iterator[EditProposal]:
     taken: set[int] = set()
-    for found in ranked:
+    for found in islice(transfers(source.rows, history), MAX_CANDIDATES):
         rows = set(range(found.row, found.end))
-        if len(taken) >= MAX_PROPOSALS or rows & taken or not _is_uniform(source, found):
+        if rows & taken or not _is_uniform(source, found):
             continue
         if not any(gate(found, source, history) for gate in GATES):
             taken |= rows
@@ -78,14 +77,14 @@ def _repeats(source: EditedText, history: Sequence[PastEdit]) -> Iterator[EditPr
             yield _proposal(source, found.row, found.old, found.new, "repeat", why)
 
 
-def _is_uniform(source: EditedText, found: Transfer) -> bool:
+def _is_uniform(source: EditedSource, found: Transfer) -> bool:
     """True if the lines of a place have the same line breaks, so that the others stay as they are."""
     start, end = source.span(found.row, found.end)
     return source.text[start:end] == source.line_break(found.row).join(found.old)
 
 
 def _proposal(
-    source: EditedText,
+    source: EditedSource,
     row: int,
     old: tuple[str, ...],
     new: tuple[str, ...],

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import tree_sitter
 
 from caesura.server.context.scopes import Definition, Extent, LexicalScope, Scopes
-from caesura.server.next_edit.edited_text import EditedText
 from caesura.server.next_edit.gates import swapped
 from caesura.server.next_edit.history import PastEdit
+from caesura.server.next_edit.source import EditedSource
 from caesura.server.next_edit.tokens import tokens
 
 _MEMBER_MARKS = frozenset((".", "?.", "->", "::", "optional_chain"))  # before the name of a member
@@ -48,7 +48,7 @@ class Renaming(NamedTuple):
     uses: Sequence[Use]
 
 
-def renaming(edit: PastEdit, source: EditedText, history: Sequence[PastEdit]) -> Renaming | None:
+def renaming(edit: PastEdit, source: EditedSource, history: Sequence[PastEdit]) -> Renaming | None:
     """None unless the edit only renames a declaration, the old name is no longer declared where the new one is, the new
     one is declared nowhere else there, and uses of the old name are left."""
     swap, scopes = swapped(edit), source.scopes
@@ -75,15 +75,17 @@ def renaming(edit: PastEdit, source: EditedText, history: Sequence[PastEdit]) ->
     return Renaming(edit, old, new, uses) if uses else None
 
 
-def _uses(source: EditedText, scopes: Scopes, old: str, definition: Definition) -> list[tree_sitter.Node]:
+def _uses(source: EditedSource, scopes: Scopes, old: str, definition: Definition) -> list[tree_sitter.Node]:
     """The uses of a local name or a function; none if the old name is declared in the same scope again."""
-    owners = [one.owner for one in scopes.definitions(old)]
+    declared = list(scopes.definitions(old))
+    owners = [one.owner for one in declared]
     if any(owner is definition.owner for owner in owners):
         return []
     return [
         node
         for node in source.leaves.get(old, ())
         if _is_plain(node, types=definition.kind == "type")
+        and not any(_extent(node) in one for one in declared)
         and _sees(scopes.around(_extent(node)), definition.owner, owners)
     ]
 
@@ -98,14 +100,14 @@ def _sees(path: Sequence[LexicalScope], owner: LexicalScope, others: Sequence[Le
     return False
 
 
-def _member_uses(source: EditedText, scopes: Scopes, old: str) -> list[tree_sitter.Node]:
+def _member_uses(source: EditedSource, scopes: Scopes, old: str) -> list[tree_sitter.Node]:
     """The uses of a field or method; none if another one of that name is declared in the file."""
     nodes = source.leaves.get(old, [])
     again = any(map(_declares_member, nodes)) or any(_in_class(one, nodes) for one in scopes.definitions(old))
     return [] if again else [node for node in nodes if _is_member(node)]
 
 
-def _type_uses(source: EditedText, declared: Sequence[tree_sitter.Node], old: str) -> list[tree_sitter.Node]:
+def _type_uses(source: EditedSource, declared: Sequence[tree_sitter.Node], old: str) -> list[tree_sitter.Node]:
     """The uses of a type whose declaration binds no variable."""
     code = source.code
     assert code is not None, "there are scopes"

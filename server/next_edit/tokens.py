@@ -1,4 +1,4 @@
-"""CodeTokens of source lines, and how the tokens of two texts are aligned.
+"""Tokens of source lines, and how the tokens of two texts are aligned.
 
 A token is an identifier, a number, a line break with the indentation after it, blanks, or one other sign. Lines have
 no line breaks of their own; their tokens begin with a line break, so that the indentation of the first line is a token
@@ -8,9 +8,12 @@ like that of the others.
 import re
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import NamedTuple
 
 CodeTokens = tuple[str, ...]
+
+KNOWN = 64  # pairs of texts whose changes are kept, since several gates ask for those of one place
 
 _TOKEN = re.compile(r"[^\W\d]\w*|\d+(?:\.\d+)*\w*|\n[ \t]*|[ \t]+|.", re.DOTALL)
 _INDENT = re.compile(r"[ \t]*")
@@ -19,7 +22,7 @@ _QUOTES = "\"'`"
 
 
 class Change(NamedTuple):
-    """CodeTokens `start:end` of the old text became the tokens `new`."""
+    """Tokens `start:end` of the old text became the tokens `new`."""
 
     start: int
     end: int
@@ -56,9 +59,10 @@ def aligned(old: CodeTokens, new: CodeTokens) -> Sequence[tuple[str, int, int, i
     return SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
 
 
-def changes(old: CodeTokens, new: CodeTokens) -> list[Change]:
-    """What differs, in order."""
-    return [Change(a, b, new[c:d]) for kind, a, b, c, d in aligned(old, new) if kind != "equal"]
+@lru_cache(KNOWN)
+def changes(old: CodeTokens, new: CodeTokens) -> Sequence[Change]:
+    """The differences, in order."""
+    return tuple(Change(a, b, new[c:d]) for kind, a, b, c, d in aligned(old, new) if kind != "equal")
 
 
 def strings(row: CodeTokens) -> Iterator[bool]:

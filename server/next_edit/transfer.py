@@ -2,9 +2,10 @@
 it kept, and with those of the other lines, to see what stands for what."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from caesura.server.next_edit.history import PastEdit
@@ -12,6 +13,7 @@ from caesura.server.next_edit.tokens import Change, CodeTokens, aligned, changes
 
 MIN_SIMILARITY = 0.5
 MAX_EDIT = 12  # lines of an edit that is carried over, before or after it
+REACH = 400  # rows before and after the newest edit; more would take too long
 MAX_ROW = 400  # characters; a longer row is data
 SHORT = 4  # tokens: what an edit drops of at most so many must stand together in the other lines
 _OF_TOKENS, _OF_CHANGED = 0.6, 0.4  # weights of a similarity
@@ -20,14 +22,14 @@ _CLOSERS = frozenset(")]},;:\n")
 
 class Transfer(NamedTuple):
     """An edit carried over to the rows from `row` on: the lines `old` become `new`. `similarity`: of these lines with
-    the edit's old ones, 0 to 1. `support`: how many edits of the history make the same change, at least 1."""
+    the edit's old ones, 0 to 1. `peers`: the edits of the history that make the same change, this one too."""
 
     edit: PastEdit
     row: int
     old: tuple[str, ...]
     new: tuple[str, ...]
     similarity: float
-    support: int
+    peers: tuple[PastEdit, ...]
 
     @property
     def end(self) -> int:
@@ -70,7 +72,7 @@ class EditPattern:
             yield from [token for token in self._old[: change.start] if token.strip()][-1:]
             yield from [token for token in self._old[change.end :] if token.strip()][:1]
 
-    def similarity(self, rows: Sequence["PreparedRow"]) -> float:
+    def similarity(self, rows: Sequence["RowTokens"]) -> float:
         """The mean similarity of line pairs; 0 where it is below MIN_SIMILARITY."""
         least, total = MIN_SIMILARITY * len(rows), 0.0
         bounds = [line.bound(row) for line, row in zip(self._lines, rows, strict=True)]
@@ -107,19 +109,20 @@ class EditPattern:
             if begin is None or stop is None:
                 return None
             text += place[begin:stop]
-        return tuple(text)
+        glued = any(one[-1].isalnum() and other[0].isalnum() for one, other in pairwise(text))
+        return None if glued else tuple(text)
 
 
-class PreparedRow(NamedTuple):
+class RowTokens(NamedTuple):
     """A row of the document, prepared to be compared. `counts` has its tokens without indentation."""
 
     tokens: CodeTokens
     counts: Counter[str]
 
 
-def row_of(line: str) -> PreparedRow:
+def row_of(line: str) -> RowTokens:
     found = tokens([line])[1:] if len(line) <= MAX_ROW else ()
-    return PreparedRow(found, Counter(found))
+    return RowTokens(found, Counter(found))
 
 
 class _Line:
@@ -130,7 +133,7 @@ class _Line:
         self._known: dict[CodeTokens, float] = {}
         self._matcher = SequenceMatcher(None, "", row, autojunk=False)  # caches what it finds of the second text
 
-    def bound(self, row: PreparedRow) -> float:
+    def bound(self, row: RowTokens) -> float:
         """At least the similarity, and cheap."""
         if not row.tokens or not self._tokens:
             return float(row.tokens == self._tokens)
@@ -138,7 +141,7 @@ class _Line:
         common = sum(min(number, more[token]) for token, number in fewer.items() if token in more)
         return _OF_TOKENS * 2 * common / (len(row.tokens) + len(self._tokens)) + self._share(row)
 
-    def similarity(self, row: PreparedRow) -> float:
+    def similarity(self, row: RowTokens) -> float:
         if not row.tokens or not self._tokens:
             return float(row.tokens == self._tokens)
         if row.tokens not in self._known:
@@ -146,15 +149,15 @@ class _Line:
             self._known[row.tokens] = _OF_TOKENS * self._matcher.ratio() + self._share(row)
         return self._known[row.tokens]
 
-    def _share(self, row: PreparedRow) -> float:
+    def _share(self, row: RowTokens) -> float:
         present = sum(token in row.counts for token in self._telling)
         return _OF_CHANGED * present / len(self._telling) if self._telling else 0.0
 
 
 class _Counterparts:
-    """What stands in `place` for the tokens of `old`. For each boundary of tokens of `old`: `low` is the place after
-    the counterpart of the token before it, `high` the one before the counterpart of the token after it; `place` may
-    have more tokens between the two. Both are None inside of a span that `place` replaces as a whole."""
+    """The counterparts in `place` of the tokens of `old`. For each boundary of tokens of `old`: `low` is the place
+    after the counterpart of the token before it, `high` the one before the counterpart of the token after it; `place`
+    may have more tokens between the two. Both are None inside of a span that `place` replaces as a whole."""
 
     def __init__(self, old: CodeTokens, place: CodeTokens) -> None:
         self._old = old
@@ -173,8 +176,8 @@ class _Counterparts:
                 self._missing.update(range(start, end))
 
     def cut(self, boundary: int) -> int | None:
-        """Where to insert at a boundary. What `place` has more belongs to the token after it, as a receiver does,
-        unless that one closes a list."""
+        """Where to insert at a boundary. The tokens that only `place` has belong to the token after them, as a
+        receiver does, unless that one closes a list."""
         ends = boundary == len(self._old) or self._old[boundary][0] in _CLOSERS
         return self.high[boundary] if ends else self.low[boundary]
 
@@ -186,20 +189,33 @@ class _Counterparts:
 
 
 def transfers(rows: Sequence[str], history: Sequence[PastEdit]) -> Iterator[Transfer]:
-    """The edits of a history carried over to each run of rows that is like their old lines, but not to their own
-    places."""
-    patterns = [EditPattern(edit) for edit in history if 0 < len(edit.old) <= MAX_EDIT and len(edit.new) <= MAX_EDIT]
-    support = Counter(pattern.signature for pattern in patterns)
+    """The edits of a history, which has one, carried over to each run of rows that is like their old lines, within
+    REACH of the newest edit, but not to their own places. The most similar first, of those the nearest."""
+    newest = history[-1].at
+    patterns = [EditPattern(edit) for edit in history if len(edit.old) <= MAX_EDIT and len(edit.new) <= MAX_EDIT]
+    peers: dict[Hashable, tuple[PastEdit, ...]] = {}
+    for pattern in patterns:
+        peers[pattern.signature] = (*peers.get(pattern.signature, ()), pattern.edit)
+    ranked = sorted(_similar(rows, history, patterns), key=lambda found: (-found[0], abs(found[1] - newest)))
+    for similarity, first, pattern in ranked:
+        old = tuple(rows[first : first + len(pattern.edit.old)])
+        new = pattern.applied(old)
+        if new is not None:
+            yield Transfer(pattern.edit, first, old, new, similarity, peers[pattern.signature])
+
+
+def _similar(
+    rows: Sequence[str], history: Sequence[PastEdit], patterns: Sequence[EditPattern]
+) -> Iterator[tuple[float, int, EditPattern]]:
+    """Similarity, first row and pattern, of each run of rows that is like the old lines of a pattern."""
+    reach = range(max(0, history[-1].at - REACH), min(len(rows), history[-1].end + REACH))
     edited = {row for edit in history for row in range(edit.at, edit.end)}
-    prepared = [row_of(row) for row in rows]
+    prepared = {row: row_of(rows[row]) for row in reach}
     for pattern in patterns:
         size = len(pattern.edit.old)
-        for first in range(len(rows) - size + 1):
+        for first in reach[: len(reach) - size + 1]:
             place = range(first, first + size)
             if not prepared[first].tokens or any(row in edited for row in place):
                 continue
-            similarity = pattern.similarity(prepared[first : first + size])
-            new = pattern.applied(rows[first : first + size]) if similarity else None
-            if new is not None:
-                old = tuple(rows[first : first + size])
-                yield Transfer(pattern.edit, first, old, new, similarity, support[pattern.signature])
+            if similarity := pattern.similarity([prepared[row] for row in place]):
+                yield similarity, first, pattern

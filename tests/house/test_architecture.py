@@ -200,7 +200,7 @@ PURE = [
     "caesura.server.ghost.backoff",
     *(
         f"caesura.server.next_edit.{name}"
-        for name in ("gates", "history", "proposals", "rename", "edited_text", "tokens", "transfer")
+        for name in ("gates", "history", "proposals", "rename", "source", "tokens", "transfer")
     ),
     *(f"caesura.cluster.{name}" for name in ("budget", "models", "router", "sessions")),
     "caesura.server.fills.task",
