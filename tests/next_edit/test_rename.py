@@ -31,9 +31,9 @@ CASES = {
     ),
     "a field of Go, whose column moves": (
         "go",
-        "type Book struct {\n\tPageCount int\n\tTitle     string\n}\n\nfunc f(b Book) bool { return b.PageCount > 9 }\n",
+        "type Book struct {\n\tPageCount int\n\tTitle     string\n}\n\nfunc f(b Book) int { return b.PageCount }\n",
         ("PageCount", "Pages    "),
-        "type Book struct {\n\tPages     int\n\tTitle     string\n}\n\nfunc f(b Book) bool { return b.Pages > 9 }\n",
+        "type Book struct {\n\tPages     int\n\tTitle     string\n}\n\nfunc f(b Book) int { return b.Pages }\n",
     ),
     "a variable of Rust": (
         "rust",
