@@ -38,7 +38,9 @@ class EditedSource:
         return "\r\n" if self._whole[min(row, max(0, len(self._whole) - 2))].endswith("\r") else "\n"
 
     def extent(self, first: int, last: int) -> Extent:
-        """The bytes of the rows `first:last`, with the last line break."""
+        """The bytes of the rows `first:last`, with the last line break; of those that are there, since the place of an
+        edit may have been removed."""
+        first, last = (min(row, len(self.rows)) for row in (first, last))
         return Extent(self._start_bytes[first], self._start_bytes[last])
 
     def node_at(self, row: int, column: int) -> tree_sitter.Node | None:
