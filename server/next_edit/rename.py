@@ -51,8 +51,11 @@ class Renaming(NamedTuple):
 def renaming(edit: PastEdit, source: EditedSource, history: Sequence[PastEdit]) -> Renaming | None:
     """None unless the edit only renames a declaration, the old name is no longer declared where the new one is, the new
     one is declared nowhere else there, and uses of the old name are left."""
-    swap, scopes = swapped(edit), source.scopes
-    if swap is None or scopes is None or tuple(source.rows[edit.at : edit.end]) != edit.new:
+    swap = swapped(edit)
+    if swap is None or tuple(source.rows[edit.at : edit.end]) != edit.new:
+        return None
+    scopes = source.scopes
+    if scopes is None:
         return None
     old, new = swap
     if new in tokens(edit.old):

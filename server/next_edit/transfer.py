@@ -150,7 +150,7 @@ class _Line:
         return self._known[row.tokens]
 
     def _share(self, row: RowTokens) -> float:
-        present = sum(token in row.counts for token in self._telling)
+        present = len(self._telling & row.counts.keys())
         return _OF_CHANGED * present / len(self._telling) if self._telling else 0.0
 
 

@@ -7,9 +7,10 @@ from tests.support.typist import Typist
 CASES = {
     "a parameter of Python": (
         "python",
-        'def area(width, height):\n    # width in m\n    log("width")\n    return width * height\n\n\nwidth = 3\n',
+        'def area(width, height):\n    # width in metres\n    log("width")\n    return width * height\n\n\nwidth = 3\n',
         ("width", "breadth"),
-        'def area(breadth, height):\n    # width in m\n    log("width")\n    return breadth * height\n\n\nwidth = 3\n',
+        "def area(breadth, height):\n    # width in metres\n"
+        '    log("width")\n    return breadth * height\n\n\nwidth = 3\n',
     ),
     "a function of Python": (
         "python",
@@ -31,9 +32,11 @@ CASES = {
     ),
     "a field of Go, whose column moves": (
         "go",
-        "type Book struct {\n\tPageCount int\n\tTitle     string\n}\n\nfunc f(b Book) int { return b.PageCount }\n",
+        "package a\n\ntype Book struct {\n\tPageCount int\n"
+        "\tTitle     string\n}\n\nfunc long(b Book) bool { return b.PageCount > 400 }\n",
         ("PageCount", "Pages    "),
-        "type Book struct {\n\tPages     int\n\tTitle     string\n}\n\nfunc f(b Book) int { return b.Pages }\n",
+        "package a\n\ntype Book struct {\n\tPages     int\n"
+        "\tTitle     string\n}\n\nfunc long(b Book) bool { return b.Pages > 400 }\n",
     ),
     "a variable of Rust": (
         "rust",

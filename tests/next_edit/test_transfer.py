@@ -115,6 +115,15 @@ def test_no_two_proposals_touch_a_line() -> None:
     assert len(rows) == len(set(rows)) == 4
 
 
+def test_lines_that_were_edited_and_then_removed_do_no_harm() -> None:
+    user = Typist("def f(n):\n    return n\n\n\na = 1\nb = 2\n")
+    user.replace("2", "c", after="b = ")
+    user.history.pause()
+    user.paste(user.text.index("\n\na"), len(user.text), "")
+    user.replace("n", "count", after="f(")
+    assert user.taken() == "def f(count):\n    return count\n"
+
+
 def test_a_document_far_too_long_gets_none() -> None:
     user = Typist("a = old(x)\n" * (rules.MAX_TEXT // 10))
     user.paste(4, 7, "new")
