@@ -96,7 +96,7 @@ def _formats(model: Model) -> Iterator[str]:
             prompts.prompt(model, "a", "b", name=name)
         except wire.Impossible:
             continue
-        if name != model.spec.prompt:
+        if name not in (model.spec.prompt, "edits"):  # that one shows no place
             yield name
 
 

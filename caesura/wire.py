@@ -116,8 +116,8 @@ class Missing(_Struct, frozen=True, kw_only=True):
 
 
 class Neighbour(_Struct, frozen=True):
-    """Related text from elsewhere. The model sees `name` as the line above it: a comment in the language of `text`
-    with its path in the workspace."""
+    """Related text from elsewhere. The model sees `name` as the line above it: a comment in the language of `text` that
+    says where it is from, or `# ...`."""
 
     name: ShortText
     text: Annotated[str, Meta(max_length=MAX_NEIGHBOUR)]

@@ -137,8 +137,8 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     next_edit: Annotated[
         Literal["off", "quiet", "eager", "manual"],
         _about(
-            "carry your last edit over to similar places: `quiet` shows what the model is sure of, `eager` more,"
-            " `manual` only on request, `off` nothing"
+            "propose to rename the uses of a name that you renamed, and to repeat your last edit at similar places:"
+            " `quiet` where the model is sure, `eager` at more, `manual` only on request, `off` never"
         ),
     ] = "quiet"
     structured: Annotated[
@@ -192,9 +192,11 @@ class Settings:
 
 
 def without(options: Options, off: Collection[str]) -> Options:
-    """The options with the settings of these names off."""
-    named = {field.name: False for field in msgspec.structs.fields(Options) if field.encode_name in off}
-    return msgspec.structs.replace(options, **named)
+    """The options with the settings of these names off, those that can be."""
+    known = {field.encode_name: field.name for field in msgspec.structs.fields(Options)}
+    switches = {known[name]: False for name in off if isinstance(getattr(options, known.get(name, ""), None), bool)}
+    next_edit: dict[str, object] = {"next_edit": "off"} if "nextEdit" in off else {}
+    return msgspec.structs.replace(options, **switches, **next_edit)
 
 
 def parse(settings: object) -> tuple[Options, list[str]]:

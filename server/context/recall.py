@@ -22,7 +22,7 @@ PLACES = 64  # most places compared, those nearest to the hole
 ABOVE, BELOW = 2, 8  # lines shown around the line of the place
 SHOWN = 640  # most code points shown
 NEARBY = 30  # lines from the hole to the next one within which a passage stays: another one costs the prefix's prefill
-AROUND = 4000  # code points around a passage that tell whether it is in a secret
+AROUND = 16_000  # code points around a passage that tell whether it is in a secret: more than a private key has
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ def recall(text: str, start: int, end: int, language_id: str, kept: Passage | No
     """The passage for the hole `start:end` (code points) of a text. `kept`, the passage of the hole before it, stays
     while its lines still go on from the place that agrees most, or while there is no such place."""
     row, place = text.count("\n", 0, start), _place(text, start, end)
-    if kept and abs(row - kept.row) <= NEARBY and _holds(text, kept, place):
+    if kept and abs(row - kept.row) <= NEARBY and _holds(text, kept, place, start, end):
         return kept
     if place is None:
         return None
     first, last = _lines(text, place, start, end)
-    return Passage(text[first:last], row, _neighbour(text, first, last, language_id))
+    return Passage(text[first:last], row, _neighbour(text, first, last, language_id)) if last > place else None
 
 
 def _place(text: str, start: int, end: int) -> int | None:
@@ -69,18 +69,25 @@ def _agreed(text: str, here: int, there: int) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _holds(text: str, kept: Passage, place: int | None) -> bool:
-    """True if a passage still stands in the text, and has lines after the place."""
+def _holds(text: str, kept: Passage, place: int | None, start: int, end: int) -> bool:
+    """True if a passage is unchanged and not around the hole and, where there is a place, shows at least one line after
+    it."""
     at = text.find(kept.text)
-    return at >= 0 and (place is None or at <= place < at + kept.text.rstrip().rfind("\n"))
+    if at < 0 or (at < end and start < at + len(kept.text)):
+        return False
+    return place is None or at <= place < at + kept.text.rstrip().rfind("\n")
 
 
 def _lines(text: str, place: int, start: int, end: int) -> tuple[int, int]:
-    """The span of the lines around a place, without the hole."""
+    """The span of the lines around a place, without the hole, in at most SHOWN code points. It ends at the place if the
+    line there is too long."""
     low, high = (0, start) if place < start else (end, len(text))
     first, last = place, place
     for _ in range(ABOVE + 1):
-        first = max(low, text.rfind("\n", low, max(low, first - 1)) + 1)
+        above = max(low, text.rfind("\n", low, max(low, first - 1)) + 1)
+        if place - above > SHOWN // 2:
+            break
+        first = above
     for _ in range(BELOW + 1):
         found = text.find("\n", last, min(high, first + SHOWN))
         if found < 0:

@@ -45,7 +45,8 @@ class NextEditRequests:
 
     async def _answer(self, opened: OpenDocument, *, invoked: bool) -> InlineEdits:
         found = await self._session.next_edits.next(opened, invoked=invoked)
-        return {"edits": [_edit(opened, found)]} if found else NOTHING
+        still = self._session.fillable(opened.document.uri) is opened  # neither hidden nor closed meanwhile
+        return {"edits": [_edit(opened, found)]} if found and still else NOTHING
 
     def did_dismiss(self, params: Any) -> None:
         self._session.next_edits.dismissed(item_id(params))

@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+import tree_sitter
+
 from caesura import wire
 from caesura.client.backend import Backend, EngineError, job_id
+from caesura.server.context import secrets
 from caesura.server.infill.job import Ask, question
+from caesura.server.languages import Language
 from caesura.server.next_edit.history import EditHistory, PastEdit
 from caesura.server.next_edit.proposals import EditProposal, proposals
-from caesura.server.options import Settings
-from caesura.server.text.document import Edit, Span
+from caesura.server.options import MODES, Settings
+from caesura.server.text.document import Document, Edit, Span
 from caesura.server.text.workspace import OpenDocument
 
 MAX_DOCUMENTS = 16  # documents with a history; a new one replaces the least recently used
@@ -48,9 +52,9 @@ class _Known:
         self.proposed.clear()
         if self.judging:
             self.judging.cancel()  # the engine is free for the text as it is now
-        last, moved = edit.old_end_point[0], edit.new_end_point[0] - edit.old_end_point[0]
+        end, moved = edit.old_end_point, edit.new_end_point[0] - edit.old_end_point[0]
         if moved:
-            self.dismissed = {(row + moved if row > last else row, old, new) for row, old, new in self.dismissed}
+            self.dismissed = {(row + moved if (row, 0) >= end else row, old, new) for row, old, new in self.dismissed}
 
     def wanted(self, found: Sequence[EditProposal]) -> list[EditProposal]:
         return [one for one in found if (one.row, one.old, one.new) not in self.dismissed]
@@ -100,24 +104,31 @@ class NextEdits:
 
     async def next(self, opened: OpenDocument, *, invoked: bool) -> NextEdit | None:
         """The next edit of a document as it is now; None if there is none, or if the text changes meanwhile."""
-        level, known = self._settings.options.next_edit, self._known.get(opened.document.uri)
-        if known is None or level == "off" or (level == "manual" and not invoked):
+        document, known = opened.document, self._known.get(opened.document.uri)
+        if known is None or not self._is_wanted(document, invoked=invoked):
             return None
         known.history.pause()
-        document, past = opened.document, known.history.edits
-        version, text = document.version, document.text
+        past, version, text = known.history.edits, document.version, document.text
+        if not past:
+            return None
         opened.tree.parse(text)  # else it is wrong near the newest edit
         tree = opened.tree.tree.copy() if opened.tree.tree else None  # edits move the other one meanwhile
-        found = known.wanted(await asyncio.to_thread(proposals, text, tree, opened.language, past))
+        shown, found = await asyncio.to_thread(_proposed, text, tree, opened.language, past)
+        found = known.wanted(found)
         if found and found[0].kind == "repeat":  # renamings follow from the scopes
-            found = await self._likeliest(opened, known, past, found, invoked=invoked)
-        if not found or document.version != version:
+            found = await self._likely(opened, known, shown, found, invoked=invoked)
+        if not found or document.version != version or self._known.get(document.uri) is not known:
             return None
         proposed = _as_one(text, found)
-        known.proposed[proposed.id] = found
+        known.proposed = {proposed.id: found}
         return proposed
 
-    async def _likeliest(
+    def _is_wanted(self, document: Document, *, invoked: bool) -> bool:
+        options = self._settings.options
+        automatic = MODES[options.mode].automatic and options.next_edit != "manual"
+        return options.next_edit != "off" and options.allows(document.language) and (invoked or automatic)
+
+    async def _likely(
         self,
         opened: OpenDocument,
         known: _Known,
@@ -126,9 +137,10 @@ class NextEdits:
         *,
         invoked: bool,
     ) -> list[EditProposal]:
-        """The likeliest proposal, if it is likely enough; none without an engine that can judge. One that would have to
-        be started for it, next to a service, is asked only if the user asked. Ghost text goes first."""
-        if "judge" in self._engine.condition.lacks and not invoked:
+        """The likeliest proposal, if it is likely enough; none without an engine that can judge. If a service is in
+        use, our engine is started to judge only when the user asks. Ghost text goes first."""
+        level = self._settings.options.next_edit
+        if level == "off" or not found or ("judge" in self._engine.condition.lacks and not invoked):
             return []
         ask = Ask("invoked" if invoked else "speculative", document=known.key, deadline_ms=DEADLINE_MS)
         places = [(one.old, one.new) for one in found]
@@ -138,11 +150,11 @@ class NextEdits:
             await asyncio.wait([task])
         finally:
             task.cancel()
-        chances = () if task.cancelled() else task.result()
+        chances = task.result() if not task.cancelled() else ()
         if not chances:
             return []
         chance, best = max(zip(chances, found, strict=True), key=lambda pair: pair[0])
-        return [best] if chance >= LIKELY[self._settings.options.next_edit] else []
+        return [best] if chance >= LIKELY[level] else []
 
     async def _judged(self, job: wire.Infill) -> Sequence[float]:
         """How likely the engine finds each edit; nothing if it gives no answer."""
@@ -152,6 +164,19 @@ class NextEdits:
         except EngineError:
             return ()
         return [fill.confidence for fill in answer.holes]
+
+
+def _proposed(
+    text: str, tree: tree_sitter.Tree | None, row: Language, past: Sequence[PastEdit]
+) -> tuple[Sequence[PastEdit], Sequence[EditProposal]]:
+    """The edits of the history and the proposals, without those that hold a secret: the model gets these lines alone,
+    and masking needs the lines around them. Renamings are shown to no model."""
+    found = proposals(text, tree, row, past)
+    if not found or found[0].kind == "rename":
+        return past, found
+    rows = [line.removesuffix("\r") for line in secrets.masked(text).split("\n")]
+    shown = [one for one in past if tuple(rows[one.at : one.end]) == one.new]
+    return shown, [one for one in found if tuple(rows[one.row : one.row + len(one.old)]) == one.old] if shown else []
 
 
 def _as_one(text: str, found: Sequence[EditProposal]) -> NextEdit:

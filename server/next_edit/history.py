@@ -14,6 +14,7 @@ from caesura.server.text.document import Edit
 
 MOST = 3  # edits that the rules see
 KEPT = 12  # edits that a later keystroke may go on with, as with several cursors
+MAX_LINE = 400  # code points of a line of an edit; a longer line is data, and its tokens take seconds to align
 MAX_LINES = 40  # of an edit, before or after it; a longer one is no edit by hand
 APART = 3  # unchanged lines between two changes that are two edits
 
@@ -85,7 +86,8 @@ class EditHistory:
             return
         old, new = _bare(region.old), _bare(self._lines[region.first : region.last])
         for a, b, c, d in _hunks(old, new):
-            if b - a <= MAX_LINES and d - c <= MAX_LINES:
+            longest = max(map(len, (*old[a:b], *new[c:d])), default=0)
+            if b - a <= MAX_LINES and d - c <= MAX_LINES and longest <= MAX_LINE:
                 self._add(self._framed(old[a:b], new[c:d], region.first + c))
         del self._edits[:-KEPT]
 

@@ -147,6 +147,7 @@ async def test_initialize_advertises_what_we_do(client: Client) -> None:
     assert capabilities["experimental"]["caesura"] == {
         "stream": "caesura/inlineCompletionStream",
         "cursor": "caesura/cursor",
+        "nextEdit": True,
     }
 
 

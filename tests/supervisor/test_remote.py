@@ -723,8 +723,7 @@ async def test_fifty_secrets_stay_here(desk: Desk, project: Path) -> None:
     secrets = [*here, *open_, *imported]
     assert len(set(secrets)) == 50
     assert [secret for secret in secrets if secret.encode() in desk.recorded] == []
-    for shown in ("def visible_shape", "def visible_beside", "visible_shape(1, "):
-        assert shown.encode() in desk.recorded
+    assert b"visible_shape(1, " in desk.recorded
 
 
 async def test_a_workspace_that_was_not_named_stays_here_whatever_its_settings_say(

@@ -35,17 +35,20 @@ export class Asking {
     if (editor && automatic() && this.free(editor)) void this.ask(editor, (one) => this.free(one));
   }
 
-  /** Ask in place of what was asked before. Whether an edit is drawn; `still` is checked when the answer is there. */
-  async ask(editor: TextEditor, still = alone): Promise<boolean> {
+  /**
+   * Ask in place of what was asked before, because the user wants it or, with `still`, unasked: then that is checked
+   * when the answer is there. Whether an edit is drawn.
+   */
+  async ask(editor: TextEditor, still?: (editor: TextEditor) => boolean): Promise<boolean> {
     this.cancel();
     const client = this.client();
     const { document, selection } = editor;
     if (!answers(client) || !SCHEMES.includes(document.uri.scheme)) return false;
     const flight = (this.flight = new CancellationTokenSource());
-    const edit = await ask(client, document, selection.active, flight.token);
+    const edit = await ask(client, document, selection.active, !still, flight.token);
     if (flight !== this.flight) return false;
     this.flight = undefined;
-    return edit !== undefined && editor === window.activeTextEditor && still(editor) && this.show(editor, edit);
+    return edit !== undefined && editor === window.activeTextEditor && (still ?? alone)(editor) && this.show(editor, edit);
   }
 
   cancel(): void {

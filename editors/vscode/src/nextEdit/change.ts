@@ -43,9 +43,10 @@ export function change(start: Position, before: string, after: string): Change |
   };
 }
 
-/** Whether a cursor in that line is at the change. */
-export function touches({ range }: Change, line: number): boolean {
-  return range.start.line <= line && line <= range.end.line;
+/** Whether a cursor in that line is at a part of the change: a renaming leaves the lines between its places alone. */
+export function touches({ range, removed, words, blocks }: Change, line: number): boolean {
+  const within = removed.some(({ start, end }) => start.line <= line && line <= end.line);
+  return within || line === range.start.line || [...words.map(({ at }) => at), ...blocks].some((part) => part.line === line);
 }
 
 function drawn(hunks: Hunk[], at: (offset: number) => Position): Pick<Change, "words" | "blocks"> {

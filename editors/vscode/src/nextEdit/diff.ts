@@ -1,7 +1,8 @@
 /** The words that differ between two texts whose lines end with "\n". No VS Code here. */
 
-const MOST_CELLS = 250_000; // of the table: 500 words on each side; larger texts are one hunk
+const MOST_CELLS = 250_000; // of the table: 500 words on each side; larger texts are compared line by line first
 const WORD = /\n|[^\S\n]+|[\p{L}\p{N}_]+|./gu;
+const LINE = /[^\n]*\n|[^\n]+/gu;
 
 /** `text` replaces the old text from `start` to `end`; offsets are UTF-16 units of the old text. */
 export interface Hunk {
@@ -12,19 +13,31 @@ export interface Hunk {
 
 /** The hunks that turn `before` into `after`, in order, with at least one unchanged word between two of them. */
 export function wordDiff(before: string, after: string): Hunk[] {
-  const removed = before.match(WORD) ?? [];
-  const added = after.match(WORD) ?? [];
+  const words = (text: string) => text.match(WORD)?.length ?? 0;
+  const long = words(before) * words(after) > MOST_CELLS;
+  const hunks = long ? hunksBy(LINE, before, after).flatMap((hunk) => inWords(before, hunk)) : hunksBy(WORD, before, after);
+  return joined(before, hunks).map((hunk) => wholeLines(before, hunk));
+}
+
+/** The hunks of words in a hunk of lines. */
+function inWords(before: string, { start, end, text }: Hunk): Hunk[] {
+  const found = hunksBy(WORD, before.slice(start, end), text);
+  return found.map((hunk) => ({ start: start + hunk.start, end: start + hunk.end, text: hunk.text }));
+}
+
+function hunksBy(unit: RegExp, before: string, after: string): Hunk[] {
+  const removed = before.match(unit) ?? [];
+  const added = after.match(unit) ?? [];
   const least = Math.min(removed.length, added.length);
   let head = 0;
   while (head < least && removed[head] === added[head]) head++;
   let tail = 0;
   while (tail < least - head && removed.at(-1 - tail) === added.at(-1 - tail)) tail++;
   const start = removed.slice(0, head).join("").length;
-  const hunks = between(removed.slice(head, removed.length - tail), added.slice(head, added.length - tail), start);
-  return joined(before, hunks).map((hunk) => wholeLines(before, hunk));
+  return between(removed.slice(head, removed.length - tail), added.slice(head, added.length - tail), start);
 }
 
-/** The hunks of two rows of words; the first old word stands at `start`. */
+/** The hunks of two rows of units; the first old one stands at `start`. */
 function between(removed: string[], added: string[], start: number): Hunk[] {
   const hunks: Hunk[] = [];
   let [old, fresh, at] = [0, 0, start];

@@ -22,16 +22,17 @@ export function answers(client: LanguageClient | undefined): client is LanguageC
   return client !== undefined && client.isRunning() && announced(client).nextEdit === true;
 }
 
-/** The edit for this version of the document; undefined where there is none, or the server has failed or ended. */
+/** The edit for this version of the document; `invoked`: the user asks for it. Undefined where there is none, or the server has failed or ended. */
 export async function ask(
   client: LanguageClient,
   document: TextDocument,
   position: Position,
+  invoked: boolean,
   token: CancellationToken,
 ): Promise<Edit | undefined> {
   const { version } = document;
   const params = client.code2ProtocolConverter.asTextDocumentPositionParams(document, position);
-  const asked = { ...params, textDocument: { ...params.textDocument, version } };
+  const asked = { ...params, textDocument: { ...params.textDocument, version }, context: { triggerKind: invoked ? 1 : 2 } };
   const { uri } = params.textDocument;
   try {
     const answer = await client.sendRequest<{ edits: Edit[] } | null>(ASK, asked, token);

@@ -53,12 +53,13 @@ end
 
 --- Ask in place of what was asked before.
 ---@param client vim.lsp.Client
+---@param invoked boolean the user asks
 ---@param answered fun(client: vim.lsp.Client, edit?: caesura.Edit) called where the user is still in the same buffer
-function M.ask(client, answered)
+function M.ask(client, invoked, answered)
   M.cancel()
   local buf, this = vim.api.nvim_get_current_buf(), { client = client }
   flight = this
-  this.id = wire.ask(client, function(edit)
+  this.id = wire.ask(client, invoked, function(edit)
     if flight == this then
       flight = nil
       if vim.api.nvim_get_current_buf() == buf then
@@ -75,7 +76,7 @@ function M.ask_unasked(show)
   if not client or setting(client) == "manual" or not M.is_free() or is_in_word() then
     return
   end
-  M.ask(client, function(_, edit)
+  M.ask(client, false, function(_, edit)
     if edit and M.is_free() and not is_in_word() then
       show(client, edit)
     end

@@ -105,9 +105,11 @@ function Change:inside(place)
   return count - 1, #vim.api.nvim_buf_get_lines(self.buf, count - 1, count, true)[1]
 end
 
---- Whether a cursor in that row is at the change.
+--- Whether a cursor in that row is at a part of the change: a renaming leaves the rows between its places alone.
 function Change:touches(row)
-  return self:inside(self.start) <= row and row <= self:inside(self.finish)
+  return vim.iter(self.parts):any(function(part)
+    return self:inside(part.start) <= row and row <= self:inside(part.finish)
+  end)
 end
 
 --- Put one part in. In the row after the last one the line end goes before a text, not after it.

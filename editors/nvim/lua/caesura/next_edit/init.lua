@@ -142,7 +142,7 @@ function M.next()
     vim.notify("Caesura: there are no next edits here; see :help caesura-next-edit.", vim.log.levels.INFO)
     return false
   end
-  asking.ask(client, function(_, edit)
+  asking.ask(client, true, function(_, edit)
     if not (edit and shown.show(client, edit)) then
       vim.notify("Caesura: there is no next edit for this place.", vim.log.levels.INFO)
     end

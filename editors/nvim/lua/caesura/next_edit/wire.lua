@@ -21,15 +21,17 @@ end
 
 --- Ask for the cursor of the current buffer. `answered` gets the edit, or nil: there is none, or the text has changed.
 ---@param client vim.lsp.Client
+---@param invoked boolean the user asks
 ---@param answered fun(edit?: caesura.Edit)
 ---@return integer? id of the request
-function M.ask(client, answered)
+function M.ask(client, invoked, answered)
   local buf = vim.api.nvim_get_current_buf()
   local row, column = unpack(vim.api.nvim_win_get_cursor(0))
   local line, uri, version = vim.api.nvim_get_current_line(), vim.uri_from_bufnr(buf), vim.lsp.util.buf_versions[buf]
   local params = {
     textDocument = { uri = uri, version = version },
     position = { line = row - 1, character = compat.units(line, client.offset_encoding, column) },
+    context = { triggerKind = invoked and 1 or 2 },
   }
   return compat.request(client, "textDocument/copilotInlineEdit", params, function(_, result)
     local edit = vim.tbl_get(result or {}, "edits", 1)
