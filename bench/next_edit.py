@@ -177,7 +177,7 @@ def _percent(share: Report | None) -> str | None:
 
 
 def faults(cases: Sequence[NextEditCase], way: Way) -> Iterator[str]:
-    """What is wrong or missing: the history, the answer and the wanted text, each as a diff."""
+    """Each wrong or missing answer: the history, the answer and the wanted text, each as a diff."""
     for case in cases:
         answer = way(case)
         one = outcome(case, answer)

@@ -89,7 +89,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(case: NextEditCase, answer: str) -> Outcome:
-    """`answer` is the whole text; that of the case if nothing is shown."""
+    """`answer` is the whole text, which is the case's own if nothing is shown."""
     shown = answer != case.text
     if not shown or case.wanted is None:
         return Outcome(shown, exact=False, sound=False, delta=0.0)

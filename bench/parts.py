@@ -5,7 +5,7 @@
                           [--out bench/results/parts.json]
 
 The cases are quality.py's. The scheduler runs in this process, where a patch takes the part out of the engine: no
-switch of the product does. What is inserted is what `caesura eval` would insert. Each part is compared with the whole
+switch of the product does. It inserts as `caesura eval` does. Each part is compared with the whole
 on the same cases.
 """
 

@@ -16,14 +16,8 @@ Word = Annotated[str, Meta(min_length=1, max_length=256)]
 Amount = Annotated[int, Meta(ge=1, le=2**31)]
 Share = Annotated[float, Meta(ge=0, le=1024)]
 ENCRYPTED = "https://"
-MAY_BE_OFF = (
-    "structured",
-    "speculate",
-    "warm",
-    "nextEdit",
-    "inComments",
-    "inStrings",
-)  # settings of the language server
+# Settings of the language server.
+MAY_BE_OFF = ("structured", "speculate", "warm", "nextEdit", "inComments", "inStrings")
 
 
 class BadConfig(Exception):

@@ -311,7 +311,7 @@ def characters(request: wire.Infill) -> int:
     holes = [segment for segment in request.segments if isinstance(segment, wire.Hole)]
     texts: Iterable[str] = (
         *(request.prefix, request.suffix, *request.schemas, *(request.draft or ())),
-        *(text for hole in holes for text in _written(hole.grammar)),
+        *(text for hole in holes for text in (hole.instead, *_written(hole.grammar))),
         *(segment.text for segment in request.segments if isinstance(segment, wire.Text)),
         *(text for neighbour in request.neighbours for text in (neighbour.name, neighbour.text)),
     )

@@ -1,7 +1,7 @@
 """Prompt formats by name: each shows a job to the model, and shares its context among suffix, neighbours and prefix.
 
-In each but `inline` the suffix comes first, so that typing only appends to the KV cache; the neighbours lie between and
-keep their rows while the prefix grows. A neighbour is a comment line that says where it comes from, or `# ...`, its
+In each but `inline` and `edits` the suffix comes first, so that typing only appends to the KV cache; the neighbours lie
+between and keep their rows while the prefix grows. A neighbour is a comment line that says where it comes from, or `# ...`, its
 text and a blank line. Its `name` is that line, as the client wrote it: only the client knows the language's comments.
 
 `small` was trained on `suffix_first`. Code models read it as two files of one repository, and fill gaps as well with it
@@ -145,13 +145,16 @@ def asked(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour
 
 def edits(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
     """`separator edit separator edit ...`: the neighbours, edits in the order in which they were made, for the method
-    `judge`. The earliest ones are left out if there is no room; prefix and suffix are not shown."""
+    `judge`. The earliest ones are left out if there is no room; prefix and suffix are not shown. Raises Impossible if
+    the last one does not fit: without it there is nothing to judge by."""
     if not model.spec.separator:
         raise Impossible(f"The model {model.name} has no separator for the prompt format edits.")
     shown, room = list[int](), model.spec.max_context - len(model.spec.start)
     for one in reversed(neighbours):
         ids = [*model.spec.separator, *model.tokenizer.encode(f"{one.line}\n{one.text}\n")]
         if len(ids) + len(shown) > room:
+            if not shown:
+                raise Impossible("The last edit is too long for the model's context.")
             break
         shown = ids + shown
     return Prompt([*model.spec.start, *shown], [], [])

@@ -1,7 +1,7 @@
 """A passage of the document that lies beyond the model's context and goes on from a text like the one before the hole.
 
 People repeat in a file what they have written in it: a test, a case, a call. The model's context holds some 60 lines,
-and the passage shows it the earlier writing. On 335 new lines of 14 repositories this made 9 more exact and none less
+and the passage shows it the earlier writing. Of 537 new lines of 14 repositories this made 17 more exact and none less
 (docs/log.md). Pure.
 """
 

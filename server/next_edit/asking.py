@@ -21,7 +21,7 @@ from caesura.server.options import MODES, Settings
 from caesura.server.text.document import Document, Edit, Span
 from caesura.server.text.workspace import OpenDocument
 
-MAX_DOCUMENTS = 16  # documents with a history; a new one replaces the least recently used
+MAX_DOCUMENTS = 64  # documents with a history; a new one replaces the least recently used
 LIKELY = {"quiet": 0.95, "eager": 0.5, "manual": 0.5}  # least probability of a shown edit, by the setting
 DEADLINE_MS = 2000.0
 
@@ -38,8 +38,8 @@ class NextEdit:
 
 @dataclass
 class _Known:
-    """What is known of a document: its last edits, what was proposed, by id, and the rows and lines of what the user
-    has dismissed."""
+    """What is known of a document: its last edits, what was proposed last, by id, and the dismissed edits, each by its
+    row, old lines and new lines."""
 
     history: EditHistory
     key: str = field(default_factory=job_id)  # names the document to the engine without its path
@@ -74,6 +74,7 @@ class NextEdits:
 
     def opened(self, opened: OpenDocument) -> None:
         """Begin a history with this text: a document was opened, or its text replaced as a whole."""
+        self.closed(opened.document.uri)  # so that it counts as the latest
         self._known[opened.document.uri] = _Known(EditHistory(opened.document.text))
         if len(self._known) > MAX_DOCUMENTS:
             self._known.popitem(last=False)

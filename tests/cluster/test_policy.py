@@ -112,6 +112,8 @@ def test_more_patterns_than_can_be_matched_hide_all(tmp_path: Path) -> None:
 
 def test_a_setting_that_is_off_by_the_policy_is_off() -> None:
     found = without(
-        Options(speculate=True, in_comments=True), ("speculate", "inComments", "a setting of another version")
+        Options(speculate=True, in_comments=True),
+        ("speculate", "inComments", "nextEdit", "mode", "a setting of another version"),
     )
+    assert (found.next_edit, found.mode) == ("off", "balanced")
     assert (found.speculate, found.in_comments, found.in_strings) == (False, False, True)

@@ -226,6 +226,8 @@ def test_a_job_that_is_too_large_is_refused_in_a_sentence() -> None:
     sentence = "This job has 101 characters, the team's engine takes 100."
     assert told(asks(found, request)) == [wire.Failed(request.job, "invalid", sentence)]
     assert told(asks(found, job(prefix="x" * 46, neighbours=(neighbour,)))) == []
+    judged = job(segments=(wire.Hole(instead="x" * 101),), method="judge")
+    assert told(asks(found, judged))
 
 
 def test_whoever_counts_is_told_which_limit_it_was() -> None:

@@ -13,6 +13,8 @@ from caesura.server.lsp.next_edit import NextEditRequests
 from caesura.server.options import parse
 from caesura.server.session import EditorInfo, Session
 
+from ..support.clients import until
+
 URI = "file:///project/shop.py"
 CALLS = "total = price(first)\nlog(total)\nrest = price(second)\nlast = price(third)\n"
 RENAMED = "def area(width, high):\n    if width > high:\n        return high\n    return width\n"
@@ -161,8 +163,7 @@ async def test_an_answer_to_a_text_that_has_changed_is_empty() -> None:
     assert await editor.next(version=editor.version - 1) == []
     editor.engine.free.clear()
     request = asyncio.ensure_future(editor.next())
-    while not editor.engine.jobs:
-        await asyncio.sleep(0)
+    await until(lambda: bool(editor.engine.jobs))
     editor.change("log", "print")
     assert await request == [], "the engine is free, too"
 

@@ -82,6 +82,14 @@ def test_an_edit_that_is_too_long_is_as_unlikely_as_can_be(tiny: NativeLlama) ->
     assert said == wire.Failed("j", "invalid", "The edits of this job are too long to be judged.")
 
 
+def test_a_long_history_loses_its_earliest_edits_and_never_its_last(tiny: NativeLlama) -> None:
+    long = wire.Neighbour(NAME, "original:\n" + "    a = 1\n" * 2000 + "updated:\n    b = 2")
+    confidences = [alone(tiny, judged("j", EDITS[0], history=past)).holes for past in ((HISTORY,), (long, HISTORY))]
+    assert confidences[0] == confidences[1]
+    (said,) = run(Scheduler(tiny), [judged("j", EDITS[0], history=(HISTORY, long))])["j"]
+    assert said == wire.Failed("j", "invalid", "The last edit is too long for the model's context.")
+
+
 def test_judging_takes_turns_with_a_fill(tiny: NativeLlama) -> None:
     fill = infill("fill", "def total(a, b):\n    retu", "\n", wire.Hole(8))
     together = run(Scheduler(tiny), [fill, judged("j", *EDITS)])

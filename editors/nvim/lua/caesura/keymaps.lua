@@ -1,4 +1,4 @@
---- The keys of setup { keymaps = ..., next_edit = ... }: those of copilot.vim, unless others are named. Without a
+--- The keys of setup { keymaps = ..., next_edit = ... }. Where none are named, copilot.vim's keys are mapped. Without a
 --- suggestion or a next edit each does what it did before.
 
 local M = {}

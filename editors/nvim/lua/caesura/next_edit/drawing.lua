@@ -40,8 +40,8 @@ local function added(change, part)
   local buf, start, finish = change.buf, part.start, part.finish
   local lines = vim.split(part.text, "\n", { plain = true })
   local is_insertion = start.row == finish.row and start.column == finish.column
-  local is_behind = start.row == vim.api.nvim_buf_line_count(buf)
-  if is_insertion and start.column == 0 and start.row > 0 and (is_behind or lines[#lines] == "") then
+  local is_after = start.row == vim.api.nvim_buf_line_count(buf)
+  if is_insertion and start.column == 0 and start.row > 0 and (is_after or lines[#lines] == "") then
     if lines[#lines] == "" then
       table.remove(lines)
     end

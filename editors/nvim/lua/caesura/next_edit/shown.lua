@@ -43,7 +43,7 @@ function M.clear()
   end
 end
 
---- Draw an edit in the current buffer, in the place of what was drawn. Whether it is drawn.
+--- Draw an edit in the current buffer, in the place of what was drawn. Returns true if it is drawn.
 ---@param client vim.lsp.Client
 ---@param edit caesura.Edit
 function M.show(client, edit)
@@ -105,7 +105,7 @@ function M.take(applied)
   end
 end
 
---- Never draw this edit in this place again. Whether there was one.
+--- Never draw this edit in this place again. Returns true if there was one.
 function M.dismiss()
   if not shown then
     return false
