@@ -1,8 +1,9 @@
 """Prompt formats by name: each shows a job to the model, and shares its context among suffix, neighbours and prefix.
 
-In each but `inline` and `edits` the suffix comes first, so that typing only appends to the KV cache; the neighbours lie
-between and keep their rows while the prefix grows. A neighbour is a comment line that says where it comes from, or `# ...`, its
-text and a blank line. Its `name` is that line, as the client wrote it: only the client knows the language's comments.
+In each but `inline` and `edits` the suffix comes first, so that typing only appends to the KV cache; the neighbours
+lie between and keep their rows while the prefix grows. A neighbour is a comment line that says where it comes from, or
+`# ...`, its text and a blank line. Its `name` is that line, as the client wrote it: only the client knows the
+language's comments.
 
 `small` was trained on `suffix_first`. Code models read it as two files of one repository, and fill gaps as well with it
 as with `fim`, which uses their own gap tokens, suffix first (docs/log.md). No format for infilling is published for
